@@ -1,0 +1,2 @@
+//! lockstep.
+fn main() {}

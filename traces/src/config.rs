@@ -1,0 +1,136 @@
+//! `config.json` as it was written: every field optional, no default, nothing derived.
+//!
+//! Defaults are semantics. The runtime and the reference each resolve their own from this and record what they
+//! took; a comparison looks at those first.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::TraceError;
+
+/// RoPE parameters as written, under either of the two spellings (`rope_scaling`, `rope_parameters`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RopeParameters {
+    /// `rope_type`, or `type` in older files.
+    #[serde(alias = "type")]
+    pub rope_type: Option<String>,
+    /// Base, where nested here.
+    pub rope_theta: Option<f64>,
+    /// Scaling factor.
+    pub factor: Option<f64>,
+    /// llama3.
+    pub low_freq_factor: Option<f64>,
+    /// llama3.
+    pub high_freq_factor: Option<f64>,
+    /// llama3 and YaRN.
+    pub original_max_position_embeddings: Option<f64>,
+    /// YaRN.
+    #[serde(alias = "attn_factor")]
+    pub attention_factor: Option<f64>,
+    /// YaRN.
+    pub beta_fast: Option<f64>,
+    /// YaRN.
+    pub beta_slow: Option<f64>,
+    /// YaRN.
+    pub mscale: Option<f64>,
+    /// YaRN.
+    pub mscale_all_dim: Option<f64>,
+    /// YaRN.
+    pub truncate: Option<bool>,
+}
+
+/// One value or a list of values (`eos_token_id`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMany {
+    /// A single id.
+    One(u32),
+    /// Several ids.
+    Many(Vec<u32>),
+}
+
+impl OneOrMany {
+    /// The ids as a list.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![*id],
+            Self::Many(ids) => ids.clone(),
+        }
+    }
+}
+
+/// The fields of a Hugging Face `config.json` that either side reads.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelConfig {
+    /// `["Qwen3ForCausalLM"]`.
+    pub architectures: Option<Vec<String>>,
+    /// `qwen3`, `llama`.
+    pub model_type: Option<String>,
+    /// Vocabulary size.
+    pub vocab_size: Option<usize>,
+    /// Hidden width.
+    pub hidden_size: Option<usize>,
+    /// MLP width.
+    pub intermediate_size: Option<usize>,
+    /// Layers.
+    pub num_hidden_layers: Option<usize>,
+    /// Query heads.
+    pub num_attention_heads: Option<usize>,
+    /// KV heads.
+    pub num_key_value_heads: Option<usize>,
+    /// Head width.
+    pub head_dim: Option<usize>,
+    /// RMSNorm epsilon.
+    pub rms_norm_eps: Option<f64>,
+    /// Base, top-level spelling.
+    pub rope_theta: Option<f64>,
+    /// Older spelling of the RoPE block.
+    pub rope_scaling: Option<RopeParameters>,
+    /// Newer spelling of the RoPE block.
+    pub rope_parameters: Option<RopeParameters>,
+    /// Longest trained context.
+    pub max_position_embeddings: Option<usize>,
+    /// Output head shares the embedding.
+    pub tie_word_embeddings: Option<bool>,
+    /// Bias in q, k, v (and o) projections.
+    pub attention_bias: Option<bool>,
+    /// Bias in the MLP.
+    pub mlp_bias: Option<bool>,
+    /// Activation.
+    pub hidden_act: Option<String>,
+    /// Beginning of sequence.
+    pub bos_token_id: Option<u32>,
+    /// End of sequence.
+    pub eos_token_id: Option<OneOrMany>,
+    /// Checkpoint dtype, older spelling.
+    pub torch_dtype: Option<String>,
+    /// Checkpoint dtype, newer spelling.
+    pub dtype: Option<String>,
+    /// Sliding-window attention switch.
+    pub use_sliding_window: Option<bool>,
+    /// Sliding window.
+    pub sliding_window: Option<usize>,
+    /// `full_attention` or `sliding_attention` by layer.
+    pub layer_types: Option<Vec<String>>,
+}
+
+impl ModelConfig {
+    /// Reads `config.json` of a model directory.
+    ///
+    /// # Errors
+    /// [`TraceError::Io`] or [`TraceError::Json`], with the path.
+    pub fn read(dir: &Path) -> Result<Self, TraceError> {
+        let path = dir.join("config.json");
+        let bytes =
+            std::fs::read(&path).map_err(|source| TraceError::Io { path: path.clone(), source })?;
+        serde_json::from_slice(&bytes).map_err(|source| TraceError::Json {
+            path,
+            line: source.line(),
+            source,
+        })
+    }
+}

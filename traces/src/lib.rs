@@ -1,0 +1,31 @@
+//! Vocabulary and formats of Lockstep: what a run records, how it is stored, and how foreign traces are read.
+//!
+//! This crate holds no model mathematics. The runtime under test and the independent reference meet only
+//! here, in names, shapes and files; defaults and derived values are resolved on each side by itself
+//! (see `ARCHITECTURE.md`).
+
+pub mod cause;
+pub mod check;
+pub mod config;
+pub mod dtype;
+pub mod dump;
+pub mod error;
+pub mod manifest;
+pub mod plan;
+pub mod rows;
+pub mod sink;
+pub mod spec;
+
+pub use cause::Cause;
+pub use check::{CheckKind, CheckReport, Evidence, Finding, Location, Verdict};
+pub use config::{ModelConfig, RopeParameters};
+pub use dtype::DType;
+pub use dump::{Dump, DumpId, Tensor};
+pub use error::TraceError;
+pub use manifest::{Manifest, Setting, Status};
+pub use plan::{Choice, RecordPlan};
+pub use rows::{EventRow, FinishReason, Phase, SampleRow, StepRow};
+pub use sink::{MemorySink, Probe, TraceSink};
+pub use spec::{
+    Aggregation, PolicyKind, PolicySpec, RuleSet, SamplingSpec, SelectionMode, Trigger,
+};
