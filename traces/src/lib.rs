@@ -10,11 +10,16 @@ pub mod config;
 pub mod dtype;
 pub mod dump;
 pub mod error;
+pub mod foreign;
+pub mod hash;
 pub mod manifest;
 pub mod plan;
 pub mod rows;
 pub mod sink;
 pub mod spec;
+pub mod stats;
+pub mod store;
+pub mod trtmc;
 
 pub use cause::Cause;
 pub use check::{CheckKind, CheckReport, Evidence, Finding, Location, Verdict};

@@ -1,0 +1,1 @@
+//! Selector rules of all four rule sets in f64.

@@ -1,0 +1,1 @@
+//! Selector replay.

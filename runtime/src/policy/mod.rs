@@ -1,0 +1,1 @@
+//! Cache policies: when rows are dropped, and which.

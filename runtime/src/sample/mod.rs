@@ -1,0 +1,1 @@
+//! Sampling: filters and draws.

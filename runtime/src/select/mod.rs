@@ -1,0 +1,1 @@
+//! TriAttention selection: scores, normalisation, reduction, choice.

@@ -1,0 +1,1 @@
+//! Foreign trace files, and one door for everything that holds a trace.

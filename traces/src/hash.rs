@@ -1,0 +1,1 @@
+//! Hashes of logits, ids and files.

@@ -1,0 +1,1 @@
+//! Calibration statistics of queries: `.pt` and safetensors.

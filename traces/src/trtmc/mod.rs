@@ -1,0 +1,1 @@
+//! TensorRT-Model-Connect: step trace, keep dump, binary dumps.
