@@ -1,5 +1,18 @@
 //! The runtime under test: model, KV cache, cache policies, sampler, recorder.
+//!
+//! Weight files are memory-mapped and must not be truncated while a model is loaded.
 
+#[cfg(target_endian = "big")]
+compile_error!("weights are used in place as little-endian; a big-endian host is not supported");
+
+pub mod error;
+pub mod hyper;
 pub mod policy;
+pub mod rope;
 pub mod sample;
 pub mod select;
+pub mod weights;
+
+pub use error::RuntimeError;
+pub use hyper::{Architecture, Hyper};
+pub use rope::{RopeScaling, RotaryTable};

@@ -92,6 +92,8 @@ pub struct ModelConfig {
     pub rope_scaling: Option<RopeParameters>,
     /// Newer spelling of the RoPE block.
     pub rope_parameters: Option<RopeParameters>,
+    /// Share of a head that is rotated.
+    pub partial_rotary_factor: Option<f64>,
     /// Longest trained context.
     pub max_position_embeddings: Option<usize>,
     /// Output head shares the embedding.

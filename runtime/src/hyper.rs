@@ -1,0 +1,491 @@
+//! `config.json` resolved into the numbers that the forward pass uses, each with its source.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lockstep_traces::config::OneOrMany;
+use lockstep_traces::{DType, ModelConfig, RopeParameters, Setting};
+use serde_json::Value;
+
+use crate::RuntimeError;
+use crate::rope::{RopeScaling, RotaryTable, yarn_attention_factor};
+
+/// Model families that the runtime knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Architecture {
+    /// Query and key pass an RMSNorm per head before RoPE.
+    Qwen3,
+    /// No QK norm; optional bias in attention and MLP.
+    Llama,
+}
+
+impl Architecture {
+    /// Name as in `architectures`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::Llama => "LlamaForCausalLM",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "Qwen3ForCausalLM" | "qwen3" => Some(Self::Qwen3),
+            "LlamaForCausalLM" | "llama" => Some(Self::Llama),
+            _ => None,
+        }
+    }
+}
+
+/// Resolved model values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hyper {
+    /// Family.
+    pub architecture: Architecture,
+    /// Vocabulary size.
+    pub vocab_size: usize,
+    /// Hidden width.
+    pub hidden_size: usize,
+    /// MLP width.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// KV heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Head width, even.
+    pub head_dim: usize,
+    /// RMSNorm epsilon.
+    pub norm_eps: f64,
+    /// RoPE base.
+    pub rope_theta: f64,
+    /// RoPE variant.
+    pub rope: RopeScaling,
+    /// RMSNorm on query and key heads before RoPE.
+    pub qk_norm: bool,
+    /// Bias in the q, k, v and o projections.
+    pub attention_bias: bool,
+    /// Bias in the MLP.
+    pub mlp_bias: bool,
+    /// The output head is the embedding.
+    pub tie_word_embeddings: bool,
+    /// End-of-sequence ids of `generation_config.json`, else of `config.json`; may be empty.
+    pub eos_ids: Vec<u32>,
+    /// Element type named by `config.json`.
+    pub checkpoint_dtype: Option<DType>,
+    /// Values in force by dotted key (`model.rope_theta`, ...), with the source of each.
+    pub settings: BTreeMap<String, Setting>,
+}
+
+impl Hyper {
+    /// Query heads per KV head.
+    #[must_use]
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// The model's rotary table.
+    #[must_use]
+    pub fn rotary(&self) -> RotaryTable {
+        RotaryTable::new(self.head_dim, self.rope_theta, &self.rope)
+    }
+
+    /// Reads and resolves `config.json` (and the end-of-sequence ids of `generation_config.json`) of `dir`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a field that is missing, contradictory or not supported, by name.
+    pub fn read(dir: &Path) -> Result<Self, RuntimeError> {
+        let config = ModelConfig::read(dir)?;
+        let mut hyper = Self::resolve(&config, &dir.join("config.json"))?;
+        let generation = dir.join("generation_config.json");
+        if generation.is_file() {
+            #[derive(serde::Deserialize)]
+            struct Generation {
+                eos_token_id: Option<OneOrMany>,
+            }
+            let bytes = std::fs::read(&generation).map_err(RuntimeError::io(&generation))?;
+            let parsed: Generation = serde_json::from_slice(&bytes).map_err(|source| {
+                lockstep_traces::TraceError::Json { path: generation, line: source.line(), source }
+            })?;
+            if let Some(ids) = parsed.eos_token_id {
+                hyper.eos_ids = ids.to_vec();
+                hyper.note("eos_token_id", hyper.eos_ids.clone(), "generation_config.json");
+            }
+        }
+        Ok(hyper)
+    }
+
+    /// Resolves a config; `path` is named in errors.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Config`] with the field.
+    pub fn resolve(config: &ModelConfig, path: &Path) -> Result<Self, RuntimeError> {
+        let mut fields = Fields { path, settings: BTreeMap::new() };
+        let architecture = fields.architecture(config)?;
+        refuse_unsupported(config, &fields)?;
+        let hidden_size = fields.required("hidden_size", config.hidden_size)?;
+        let heads = fields.required("num_attention_heads", config.num_attention_heads)?;
+        let kv_heads = fields.size("num_key_value_heads", config.num_key_value_heads, heads)?;
+        let head_dim = fields.size("head_dim", config.head_dim, hidden_size / heads)?;
+        if !heads.is_multiple_of(kv_heads) {
+            let what = format!("{kv_heads} does not divide num_attention_heads = {heads}");
+            return Err(fields.error("num_key_value_heads", what));
+        }
+        if !head_dim.is_multiple_of(2) {
+            return Err(fields.error("head_dim", format!("{head_dim} is odd; RoPE needs pairs")));
+        }
+        let norm_eps = fields.take("rms_norm_eps", config.rms_norm_eps, 1e-6);
+        if !(norm_eps.is_finite() && norm_eps >= 0.0) {
+            return Err(fields.error("rms_norm_eps", format!("{norm_eps} is no epsilon")));
+        }
+        let (rope_theta, rope) = rope(config, &mut fields)?;
+        let eos_ids = config.eos_token_id.as_ref().map(OneOrMany::to_vec);
+        let llama = architecture == Architecture::Llama;
+        let checkpoint_dtype = fields.dtype(config)?;
+        Ok(Self {
+            architecture,
+            vocab_size: fields.required("vocab_size", config.vocab_size)?,
+            hidden_size,
+            intermediate_size: fields.required("intermediate_size", config.intermediate_size)?,
+            layers: fields.required("num_hidden_layers", config.num_hidden_layers)?,
+            heads,
+            kv_heads,
+            head_dim,
+            norm_eps,
+            rope_theta,
+            rope,
+            qk_norm: !llama,
+            attention_bias: fields.take("attention_bias", config.attention_bias, false),
+            mlp_bias: llama && fields.take("mlp_bias", config.mlp_bias, false),
+            tie_word_embeddings: fields.take(
+                "tie_word_embeddings",
+                config.tie_word_embeddings,
+                false,
+            ),
+            eos_ids: fields.take("eos_token_id", eos_ids, Vec::new()),
+            checkpoint_dtype,
+            settings: fields.settings,
+        })
+    }
+
+    fn note(&mut self, name: &str, value: impl Into<Value>, source: &str) {
+        let setting = Setting { value: value.into(), source: source.to_owned() };
+        self.settings.insert(format!("model.{name}"), setting);
+    }
+}
+
+/// Takes fields one by one and writes down where each value came from.
+struct Fields<'a> {
+    path: &'a Path,
+    settings: BTreeMap<String, Setting>,
+}
+
+impl Fields<'_> {
+    fn error(&self, field: &str, what: impl Into<String>) -> RuntimeError {
+        RuntimeError::Config {
+            path: PathBuf::from(self.path),
+            field: field.to_owned(),
+            what: what.into(),
+        }
+    }
+
+    fn note(&mut self, field: &str, value: impl Into<Value>, source: &str) {
+        let setting = Setting { value: value.into(), source: source.to_owned() };
+        self.settings.insert(format!("model.{field}"), setting);
+    }
+
+    fn take<T: Clone + Into<Value>>(&mut self, field: &str, value: Option<T>, default: T) -> T {
+        let source = if value.is_some() { "config.json" } else { "default" };
+        let value = value.unwrap_or(default);
+        self.note(field, value.clone(), source);
+        value
+    }
+
+    fn required(&mut self, field: &str, value: Option<usize>) -> Result<usize, RuntimeError> {
+        let value = value.ok_or_else(|| self.error(field, "is missing; add it"))?;
+        self.size(field, Some(value), value)
+    }
+
+    /// A size between 1 and 2^31.
+    fn size(
+        &mut self,
+        field: &str,
+        value: Option<usize>,
+        default: usize,
+    ) -> Result<usize, RuntimeError> {
+        let value = self.take(field, value, default);
+        if value == 0 || value > 1 << 31 {
+            return Err(self.error(field, format!("{value} is no size")));
+        }
+        Ok(value)
+    }
+
+    fn positive(&mut self, field: &str, value: Option<f64>) -> Result<f64, RuntimeError> {
+        let value =
+            value.ok_or_else(|| self.error(field, "is missing; this rope_type needs it"))?;
+        if !(value.is_finite() && value > 0.0) {
+            return Err(self.error(field, format!("{value} is not a positive number")));
+        }
+        self.note(field, value, "config.json");
+        Ok(value)
+    }
+
+    fn architecture(&mut self, config: &ModelConfig) -> Result<Architecture, RuntimeError> {
+        let listed = config.architectures.as_ref().and_then(|list| list.first());
+        let (field, name) = match (listed, &config.model_type) {
+            (Some(name), _) => ("architectures", name),
+            (None, Some(name)) => ("model_type", name),
+            (None, None) => return Err(self.error("architectures", "is missing; add it")),
+        };
+        let found = Architecture::from_name(name).ok_or_else(|| {
+            let known = "Qwen3ForCausalLM and LlamaForCausalLM are";
+            self.error(field, format!("`{name}` is not supported; {known}"))
+        })?;
+        if let Some(model_type) = &config.model_type
+            && Architecture::from_name(model_type) != Some(found)
+        {
+            let what = format!("`{model_type}` contradicts architectures = `{name}`");
+            return Err(self.error("model_type", what));
+        }
+        self.note("architecture", found.name(), "config.json");
+        Ok(found)
+    }
+
+    fn dtype(&self, config: &ModelConfig) -> Result<Option<DType>, RuntimeError> {
+        let (field, name) = match (&config.dtype, &config.torch_dtype) {
+            (Some(name), _) => ("dtype", name),
+            (None, Some(name)) => ("torch_dtype", name),
+            (None, None) => return Ok(None),
+        };
+        let parsed: DType = name.parse().map_err(|what: String| self.error(field, what))?;
+        match parsed {
+            DType::F32 | DType::F16 | DType::Bf16 => Ok(Some(parsed)),
+            _ => Err(self.error(field, format!("`{name}` is not supported; f32, f16, bf16 are"))),
+        }
+    }
+}
+
+fn refuse_unsupported(config: &ModelConfig, fields: &Fields<'_>) -> Result<(), RuntimeError> {
+    if let Some(act) = &config.hidden_act
+        && act != "silu"
+        && act != "swish"
+    {
+        let what = format!("`{act}` is not supported; silu is");
+        return Err(fields.error("hidden_act", what));
+    }
+    let full = |kind: &String| kind == "full_attention";
+    match &config.layer_types {
+        Some(types) => {
+            if let Some((layer, kind)) = types.iter().enumerate().find(|(_, kind)| !full(kind)) {
+                let what = format!("layer {layer} is `{kind}`; only full_attention is supported");
+                return Err(fields.error("layer_types", what));
+            }
+        }
+        None if config.use_sliding_window == Some(true) && config.sliding_window.is_some() => {
+            let what = "a sliding window is in use; only full attention is supported";
+            return Err(fields.error("use_sliding_window", what));
+        }
+        None => {}
+    }
+    if let Some(part) = config.partial_rotary_factor
+        && (part - 1.0).abs() > f64::EPSILON
+    {
+        let what = format!("{part} is not supported; only a whole rotation (1.0) is");
+        return Err(fields.error("partial_rotary_factor", what));
+    }
+    Ok(())
+}
+
+/// RoPE base and variant from either spelling of the block.
+fn rope(config: &ModelConfig, fields: &mut Fields<'_>) -> Result<(f64, RopeScaling), RuntimeError> {
+    let block = match (&config.rope_parameters, &config.rope_scaling) {
+        (Some(block), _) | (None, Some(block)) => block.clone(),
+        (None, None) => RopeParameters::default(),
+    };
+    if let (Some(outer), Some(inner)) = (config.rope_theta, block.rope_theta)
+        && (outer - inner).abs() > f64::EPSILON
+    {
+        let what = format!("{outer} at the top level contradicts {inner} in the RoPE block");
+        return Err(fields.error("rope_theta", what));
+    }
+    let theta = fields.take("rope_theta", config.rope_theta.or(block.rope_theta), 10_000.0);
+    if !(theta.is_finite() && theta > 1.0) {
+        return Err(fields.error("rope_theta", format!("{theta} is no RoPE base")));
+    }
+    let kind = fields.take("rope_type", block.rope_type.clone(), "default".to_owned());
+    let scaling = match kind.as_str() {
+        "default" => RopeScaling::Default,
+        "linear" => RopeScaling::Linear { factor: fields.positive("factor", block.factor)? },
+        "llama3" => {
+            let (low, high) = (
+                fields.positive("low_freq_factor", block.low_freq_factor)?,
+                fields.positive("high_freq_factor", block.high_freq_factor)?,
+            );
+            if high <= low {
+                let what = format!("{high} is not above low_freq_factor = {low}");
+                return Err(fields.error("high_freq_factor", what));
+            }
+            RopeScaling::Llama3 {
+                factor: fields.positive("factor", block.factor)?,
+                low_freq_factor: low,
+                high_freq_factor: high,
+                original_max_position: fields.positive(
+                    "original_max_position_embeddings",
+                    block.original_max_position_embeddings,
+                )?,
+            }
+        }
+        "yarn" => yarn(&block, config, fields)?,
+        other => {
+            let what = format!("`{other}` is not supported; default, linear, llama3 and yarn are");
+            return Err(fields.error("rope_type", what));
+        }
+    };
+    Ok((theta, scaling))
+}
+
+fn yarn(
+    block: &RopeParameters,
+    config: &ModelConfig,
+    fields: &mut Fields<'_>,
+) -> Result<RopeScaling, RuntimeError> {
+    let factor = fields.positive("factor", block.factor)?;
+    let original = block
+        .original_max_position_embeddings
+        .or(config.max_position_embeddings.map(|length| length as f64));
+    let original_max_position = fields.positive("original_max_position_embeddings", original)?;
+    let (fast, slow) =
+        (block.beta_fast.filter(|b| *b != 0.0), block.beta_slow.filter(|b| *b != 0.0));
+    let implied = yarn_attention_factor(factor, block.mscale, block.mscale_all_dim);
+    Ok(RopeScaling::Yarn {
+        factor,
+        original_max_position,
+        beta_fast: fields.take("beta_fast", fast, 32.0),
+        beta_slow: fields.take("beta_slow", slow, 1.0),
+        truncate: fields.take("truncate", block.truncate, true),
+        attention_factor: fields.take("attention_factor", block.attention_factor, implied),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> ModelConfig {
+        let mut value = serde_json::json!({
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 10,
+            "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2
+        });
+        let extra: Value = serde_json::from_str(text).unwrap();
+        for (key, entry) in extra.as_object().unwrap() {
+            value[key] = entry.clone();
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn resolve(text: &str) -> Result<Hyper, RuntimeError> {
+        Hyper::resolve(&config(text), Path::new("m/config.json"))
+    }
+
+    fn field(text: &str) -> String {
+        match resolve(text) {
+            Err(RuntimeError::Config { field, .. }) => field,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_recorded_as_defaults() {
+        let hyper = resolve("{}").unwrap();
+        assert_eq!(hyper.head_dim, 2);
+        assert!((hyper.rope_theta - 10_000.0).abs() < 1e-9);
+        assert!(hyper.qk_norm && !hyper.tie_word_embeddings);
+        assert_eq!(hyper.settings["model.head_dim"].source, "default");
+        assert_eq!(hyper.settings["model.hidden_size"].source, "config.json");
+        assert_eq!(hyper.settings["model.rope_theta"].value, 10_000.0);
+    }
+
+    #[test]
+    fn llama_has_no_qk_norm_and_may_have_bias() {
+        let llama = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+            "attention_bias": true, "mlp_bias": true}"#;
+        let hyper = resolve(llama).unwrap();
+        assert!(!hyper.qk_norm && hyper.attention_bias && hyper.mlp_bias);
+    }
+
+    #[test]
+    fn theta_is_read_from_any_of_its_three_places() {
+        for text in [
+            r#"{"rope_theta": 5e5}"#,
+            r#"{"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}"#,
+            r#"{"rope_scaling": {"rope_theta": 5e5, "type": "linear", "factor": 2.0}}"#,
+        ] {
+            assert!((resolve(text).unwrap().rope_theta - 5e5).abs() < 1e-9, "{text}");
+        }
+        assert_eq!(
+            field(r#"{"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}"#),
+            "rope_theta"
+        );
+    }
+
+    #[test]
+    fn yarn_takes_its_defaults_from_the_paper_and_the_context_from_the_model() {
+        let hyper = resolve(
+            r#"{"max_position_embeddings": 4096, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}"#,
+        )
+        .unwrap();
+        let RopeScaling::Yarn {
+            original_max_position, beta_fast, truncate, attention_factor, ..
+        } = hyper.rope
+        else {
+            panic!("{:?}", hyper.rope)
+        };
+        assert!((original_max_position - 4096.0).abs() < 1e-9 && (beta_fast - 32.0).abs() < 1e-9);
+        assert!(truncate && (attention_factor - (0.1 * 4_f64.ln() + 1.0)).abs() < 1e-12);
+        assert_eq!(hyper.settings["model.attention_factor"].source, "default");
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_name() {
+        for (text, wanted) in [
+            (r#"{"architectures": ["MistralForCausalLM"]}"#, "architectures"),
+            (r#"{"architectures": ["LlamaForCausalLM"]}"#, "model_type"),
+            (r#"{"hidden_act": "gelu"}"#, "hidden_act"),
+            (r#"{"use_sliding_window": true, "sliding_window": 4096}"#, "use_sliding_window"),
+            (r#"{"layer_types": ["full_attention", "sliding_attention"]}"#, "layer_types"),
+            (r#"{"partial_rotary_factor": 0.5}"#, "partial_rotary_factor"),
+            (r#"{"rope_scaling": {"rope_type": "longrope"}}"#, "rope_type"),
+            (r#"{"rope_scaling": {"rope_type": "linear"}}"#, "factor"),
+            (r#"{"rope_scaling": {"rope_type": "linear", "factor": 0.0}}"#, "factor"),
+            (r#"{"hidden_size": null}"#, "hidden_size"),
+            (r#"{"num_key_value_heads": 3}"#, "num_key_value_heads"),
+            (r#"{"num_key_value_heads": 0}"#, "num_key_value_heads"),
+            (r#"{"head_dim": 3}"#, "head_dim"),
+            (r#"{"dtype": "float8_e4m3fn"}"#, "dtype"),
+            (r#"{"vocab_size": 0}"#, "vocab_size"),
+        ] {
+            assert_eq!(field(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_switched_off_is_accepted() {
+        assert!(resolve(r#"{"use_sliding_window": false, "sliding_window": 4096}"#).is_ok());
+    }
+
+    #[test]
+    fn generation_config_decides_where_generation_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = serde_json::to_string(&config(r#"{"eos_token_id": 2}"#)).unwrap();
+        std::fs::write(dir.path().join("config.json"), text).unwrap();
+        assert_eq!(Hyper::read(dir.path()).unwrap().eos_ids, [2]);
+        std::fs::write(dir.path().join("generation_config.json"), r#"{"eos_token_id": [5, 7]}"#)
+            .unwrap();
+        let hyper = Hyper::read(dir.path()).unwrap();
+        assert_eq!(hyper.eos_ids, [5, 7]);
+        assert_eq!(hyper.settings["model.eos_token_id"].source, "generation_config.json");
+    }
+}
