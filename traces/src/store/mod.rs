@@ -1,1 +1,30 @@
 //! The run directory: writer, reader, stream.
+//!
+//! While a run goes on its rows are in Arrow IPC streams (`steps.arrows`, `events.arrows`, `samples.arrows`);
+//! [`RunWriter::finish`] turns them into Parquet tables of the same columns. `manifest.json` says which of the two
+//! holds. `logits_hash` is stored as two columns, `logits_hash_0` and `logits_hash_1`.
+
+mod access;
+mod columns;
+mod convert;
+mod dumps;
+mod events;
+pub(crate) mod fail;
+mod format;
+mod pushdown;
+mod reader;
+mod resume;
+mod samples;
+mod steps;
+mod stream;
+mod tensors;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use columns::{StepColumn, StepColumns, StepQuery};
+pub use dumps::write_dump;
+pub use reader::RunReader;
+pub use tensors::{DumpFile, TensorView, write_safetensors};
+pub use writer::{RunWriter, is_run};
