@@ -1,4 +1,15 @@
-//! The independent reference: textbook forward pass on candle, selector rules in f64.
+//! The independent reference: a textbook forward pass on candle, and the selector rules in f64.
+//!
+//! Nothing here is taken from the runtime under test. Both sides read the same files and write the same
+//! vocabulary (`lockstep-traces`); defaults, widening, rotary tables, norms, attention and selection are written
+//! again, so that an agreement means something.
 
+pub mod error;
 pub mod forward;
+pub mod hyper;
+pub mod rope;
 pub mod select;
+pub mod weights;
+
+pub use error::ReferenceError;
+pub use hyper::{Architecture, Hyper};
