@@ -1,0 +1,177 @@
+//! Budget arithmetic, protected rows and the choice itself (`TRIATTENTION.md` 4.3, 5).
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use lockstep_traces::{RuleSet, SelectionMode};
+
+use super::reduce::Rankings;
+use super::{Dims, KeepSet, Rules, SelectInput};
+
+/// What is to be done with the rows, before any score is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// The rule set declines: the cache keeps growing.
+    Refused,
+    /// Decided without scores.
+    Settled { keep: KeepSet, protected: usize },
+    /// Rows from `first_row` on are scored, `count` of them are taken; rows before it are kept.
+    Rank {
+        first_row: usize,
+        count: usize,
+        /// By scored row: kept outright.
+        guarded: Vec<bool>,
+    },
+}
+
+fn span(rows: Range<usize>) -> Vec<u32> {
+    // Row counts fit u32: the input check bounds them.
+    rows.filter_map(|row| u32::try_from(row).ok()).collect()
+}
+
+/// The same rows for every set of the mode.
+fn everywhere(mode: SelectionMode, dims: Dims, rows: &[u32]) -> KeepSet {
+    let heads = || vec![rows.to_vec(); dims.kv_heads];
+    match mode {
+        SelectionMode::Union => KeepSet::Shared(rows.to_vec()),
+        SelectionMode::PerHead => KeepSet::PerHead(heads()),
+        SelectionMode::PerLayer => KeepSet::PerLayer(vec![rows.to_vec(); dims.layers]),
+        SelectionMode::PerLayerPerHead | SelectionMode::LegacyLayerLocal => {
+            KeepSet::PerLayerPerHead(vec![heads(); dims.layers])
+        }
+    }
+}
+
+/// Applies the rule set's arithmetic.
+pub(super) fn plan(rules: &Rules, dims: Dims, input: &SelectInput<'_>) -> Plan {
+    let rows = input.cache.rows;
+    match rules.rule_set {
+        RuleSet::Hf => plan_hf(rules, rows, input),
+        RuleSet::Trt | RuleSet::Vllm | RuleSet::Sglang => {
+            let refuses = rules.rule_set == RuleSet::Vllm
+                && rules.protect_prefill
+                && rules.include_prefill_in_budget
+                && input.prompt_len > rules.kv_budget;
+            if refuses {
+                return Plan::Refused;
+            }
+            if rows <= input.keep {
+                let all = span(0..rows);
+                return Plan::Settled { keep: everywhere(rules.mode, dims, &all), protected: 0 };
+            }
+            let guarded = guards(rules, input);
+            Plan::Rank { first_row: 0, count: input.keep, guarded }
+        }
+    }
+}
+
+/// `hf`: the prefix always spends budget; a prefix that fills it drops every decode row.
+fn plan_hf(rules: &Rules, rows: usize, input: &SelectInput<'_>) -> Plan {
+    let budget = input.keep;
+    let prefix = if rules.protect_prefill { input.prompt_len.min(rows) } else { 0 };
+    let settled = |kept: usize| Plan::Settled {
+        keep: KeepSet::Shared(span(0..kept)),
+        protected: prefix.min(kept),
+    };
+    if rows <= budget {
+        settled(rows)
+    } else if prefix == rows || budget <= prefix {
+        settled(budget.min(prefix))
+    } else {
+        let scored = rows - prefix;
+        Plan::Rank {
+            first_row: prefix,
+            count: (budget - prefix).min(scored),
+            guarded: vec![false; scored],
+        }
+    }
+}
+
+/// Rows kept outright: the newest of the window and the prompt. `trt` knows prompt rows by the positions of KV head 0, the others
+/// by row.
+fn guards(rules: &Rules, input: &SelectInput<'_>) -> Vec<bool> {
+    let rows = input.cache.rows;
+    let native = rules.rule_set == RuleSet::Trt;
+    let mut window = rules.recent_window.min(rows);
+    if native {
+        window = window.min(input.keep);
+    }
+    let prompt = rules.protect_prefill || (native && !rules.count_prompt_tokens);
+    let in_prompt = |row: usize| {
+        prompt
+            && if native {
+                input.cache.positions.first().is_some_and(|positions| {
+                    positions.get(row).is_some_and(|&at| (at as usize) < input.prompt_len)
+                })
+            } else {
+                row < input.prompt_len
+            }
+    };
+    (0..rows).map(|row| row >= rows - window || in_prompt(row)).collect()
+}
+
+/// The `count` best columns, best first. Ties: the lower column, or the higher one under a planted fault. No value is NaN.
+fn best(scores: &[f32], count: usize, higher_wins: bool) -> Vec<u32> {
+    let mut columns = span(0..scores.len());
+    let order = |a: &u32, b: &u32| {
+        let by_score =
+            scores[*b as usize].partial_cmp(&scores[*a as usize]).unwrap_or(Ordering::Equal);
+        by_score.then_with(|| if higher_wins { b.cmp(a) } else { a.cmp(b) })
+    };
+    if count == 0 {
+        return Vec::new();
+    }
+    if count < columns.len() {
+        columns.select_nth_unstable_by(count - 1, order);
+        columns.truncate(count);
+    }
+    columns.sort_unstable_by(order);
+    columns
+}
+
+/// Turns rankings into keep-sets: `hf`'s per-head modes list the prefix and then the rows by falling score, everything else ascends.
+pub(super) fn keep(
+    rules: &Rules,
+    rankings: &Rankings,
+    first_row: usize,
+    count: usize,
+    higher_wins: bool,
+) -> KeepSet {
+    let by_score = rules.rule_set == RuleSet::Hf && rules.mode != SelectionMode::Union;
+    let one = |scores: &Vec<f32>| {
+        let mut chosen = best(scores, count, higher_wins);
+        if !by_score {
+            chosen.sort_unstable();
+        }
+        let mut rows = span(0..first_row);
+        let shift = rows.len();
+        rows.extend(
+            chosen.iter().filter_map(|&column| u32::try_from(column as usize + shift).ok()),
+        );
+        rows
+    };
+    match rankings {
+        Rankings::Shared(scores) => KeepSet::Shared(one(scores)),
+        Rankings::PerHead(heads) => KeepSet::PerHead(heads.iter().map(one).collect()),
+        Rankings::PerLayer(layers) => KeepSet::PerLayer(layers.iter().map(one).collect()),
+        Rankings::PerLayerPerHead(layers) => KeepSet::PerLayerPerHead(
+            layers.iter().map(|heads| heads.iter().map(one).collect()).collect(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_scores_fall_to_the_lower_row_and_under_the_fault_to_the_higher() {
+        let scores = [1.0, 3.0, 1.0, 2.0, 1.0];
+        assert_eq!(best(&scores, 3, false), [1, 3, 0]);
+        assert_eq!(best(&scores, 3, true), [1, 3, 4]);
+        assert_eq!(best(&[0.0, -0.0], 1, false), [0], "zeros of either sign are equal");
+        assert_eq!(best(&[-0.0, 0.0], 1, false), [0]);
+        assert!(best(&scores, 0, false).is_empty());
+        assert_eq!(best(&scores, 9, false).len(), 5);
+    }
+}

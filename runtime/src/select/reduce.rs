@@ -1,0 +1,318 @@
+//! z-score, reduction over the query heads of a KV head, reduction over layers (`TRIATTENTION.md` 4.1, 4.2).
+
+use lockstep_traces::{Aggregation, RuleSet, SelectionMode};
+use rayon::prelude::*;
+
+use super::fault::Faults;
+use super::phase::widen;
+use super::score::Matrix;
+use super::trig::LANES;
+use super::weights::Head;
+use super::{Dims, NoiseGenerator, Rules};
+
+/// The exact input of the top-k, by shape of the keep-sets.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Rankings {
+    Shared(Vec<f32>),
+    PerHead(Vec<Vec<f32>>),
+    PerLayer(Vec<Vec<f32>>),
+    PerLayerPerHead(Vec<Vec<Vec<f32>>>),
+}
+
+impl Rankings {
+    pub(super) fn lists_mut(&mut self) -> Vec<&mut Vec<f32>> {
+        match self {
+            Self::Shared(scores) => vec![scores],
+            Self::PerHead(lists) | Self::PerLayer(lists) => lists.iter_mut().collect(),
+            Self::PerLayerPerHead(layers) => layers.iter_mut().flatten().collect(),
+        }
+    }
+
+    pub(super) fn lists(&self) -> Vec<&Vec<f32>> {
+        match self {
+            Self::Shared(scores) => vec![scores],
+            Self::PerHead(lists) | Self::PerLayer(lists) => lists.iter().collect(),
+            Self::PerLayerPerHead(layers) => layers.iter().flatten().collect(),
+        }
+    }
+
+    pub(super) fn shape(&self) -> Vec<usize> {
+        let columns = self.lists().first().map_or(0, |list| list.len());
+        match self {
+            Self::Shared(_) => vec![columns],
+            Self::PerHead(lists) | Self::PerLayer(lists) => vec![lists.len(), columns],
+            Self::PerLayerPerHead(layers) => {
+                vec![layers.len(), layers.first().map_or(0, Vec::len), columns]
+            }
+        }
+    }
+}
+
+/// Which rows of the score matrix belong to which layer and KV head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Model layers that are scored, ascending.
+    pub(super) layers: Vec<usize>,
+    /// Rows by index of the layer, then KV head.
+    pub(super) rows: Vec<Vec<Vec<usize>>>,
+}
+
+impl Layout {
+    pub(super) fn new(heads: &[Head], dims: Dims) -> Self {
+        let mut layers: Vec<usize> = heads.iter().map(|head| head.layer).collect();
+        layers.sort_unstable();
+        layers.dedup();
+        let mut rows = vec![vec![Vec::new(); dims.kv_heads]; layers.len()];
+        for (row, head) in heads.iter().enumerate() {
+            if let Ok(layer) = layers.binary_search(&head.layer) {
+                rows[layer][head.kv_head].push(row);
+            }
+        }
+        Self { layers, rows }
+    }
+}
+
+/// Scores by stage on their way from the raw matrix to the top-k.
+#[derive(Debug)]
+pub(super) struct Reduced {
+    /// After normalising (and noise): rows of the matrix, or `[layer][kv_head]` flattened where the group is reduced first.
+    pub(super) z: Matrix,
+    /// After the reduction over the group, `[layer][kv_head]` flattened; empty where the mode has no such stage. An empty list: no
+    /// sampled head.
+    pub(super) group: Matrix,
+    /// Before guards.
+    pub(super) rankings: Rankings,
+}
+
+/// What a reduction needs to know besides the scores.
+pub(super) struct Reducer<'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) dims: Dims,
+    pub(super) layout: &'a Layout,
+    pub(super) faults: Faults,
+    /// By column: counts towards mean and deviation.
+    pub(super) counted: Vec<bool>,
+    /// Leading columns that are dropped after normalising.
+    pub(super) dropped: usize,
+}
+
+impl Reducer<'_> {
+    pub(super) fn reduce(&self, raw: &Matrix, noise: Option<&mut NoiseGenerator>) -> Reduced {
+        if self.rules.rule_set == RuleSet::Sglang {
+            return self.group_first(raw);
+        }
+        let mut z: Matrix = raw.par_iter().map(|row| self.normalised(row)).collect();
+        if let Some(noise) = noise {
+            self.add_noise(&mut z, noise);
+        }
+        match self.rules.mode {
+            SelectionMode::Union => {
+                let rankings = Rankings::Shared(maximum(z.iter()));
+                Reduced { z, group: Vec::new(), rankings }
+            }
+            SelectionMode::PerLayer | SelectionMode::LegacyLayerLocal => self.averaged(z),
+            SelectionMode::PerHead | SelectionMode::PerLayerPerHead => self.grouped(z),
+        }
+    }
+
+    /// `sglang`: raw maximum over the group, then z by KV head, then layers.
+    fn group_first(&self, raw: &Matrix) -> Reduced {
+        let group = self.group(raw, Aggregation::Max);
+        let z: Matrix = group.par_iter().map(|row| self.normalised(row)).collect();
+        let rankings = Rankings::PerHead(self.over_layers(&z, raw));
+        Reduced { z, group, rankings }
+    }
+
+    fn grouped(&self, z: Matrix) -> Reduced {
+        let group = self.group(&z, self.rules.group_aggregation);
+        let rankings = if self.rules.mode == SelectionMode::PerHead {
+            Rankings::PerHead(self.over_layers(&group, &z))
+        } else {
+            Rankings::PerLayerPerHead(self.by_layer(&group, &z))
+        };
+        Reduced { z, group, rankings }
+    }
+
+    /// Statistics were averaged over the group: one row by layer and KV head.
+    fn averaged(&self, z: Matrix) -> Reduced {
+        let layers = self.by_layer(&z, &z);
+        let rankings = if self.rules.mode == SelectionMode::PerLayer {
+            Rankings::PerLayer(layers.iter().map(|heads| maximum(heads.iter())).collect())
+        } else {
+            Rankings::PerLayerPerHead(layers)
+        };
+        Reduced { z, group: Vec::new(), rankings }
+    }
+
+    fn group(&self, matrix: &Matrix, how: Aggregation) -> Matrix {
+        let lists: Vec<&Vec<usize>> = self.layout.rows.iter().flatten().collect();
+        lists
+            .par_iter()
+            .map(|rows| {
+                let members = rows.iter().map(|&row| &matrix[row]);
+                match how {
+                    Aggregation::Max => maximum(members),
+                    Aggregation::Mean => mean(members),
+                }
+            })
+            .collect()
+    }
+
+    /// One ranking by KV head from `[layer][kv_head]` rows; a KV head without any takes the mean of the whole matrix.
+    fn over_layers(&self, rows: &Matrix, matrix: &Matrix) -> Vec<Vec<f32>> {
+        let largest = (self.rules.layer_aggregation == Aggregation::Max)
+            != self.faults.other_layer_reduction();
+        (0..self.dims.kv_heads)
+            .into_par_iter()
+            .map(|kv_head| {
+                let layers = rows.chunks(self.dims.kv_heads).map(|heads| &heads[kv_head]);
+                let members: Vec<&Vec<f32>> = layers.filter(|row| !row.is_empty()).collect();
+                if members.is_empty() {
+                    mean(matrix.iter())
+                } else if largest {
+                    maximum(members.into_iter())
+                } else if self.rules.rule_set == RuleSet::Trt {
+                    reciprocal_mean(&members)
+                } else {
+                    mean(members.into_iter())
+                }
+            })
+            .collect()
+    }
+
+    /// `[model layer][kv_head]` rankings. A KV head without sampled heads takes the mean of its layer's rows; a layer without
+    /// statistics ranks all rows equal, so that the first ones are kept.
+    fn by_layer(&self, rows: &Matrix, matrix: &Matrix) -> Vec<Vec<Vec<f32>>> {
+        let columns = matrix.first().map_or(0, Vec::len);
+        (0..self.dims.layers)
+            .map(|layer| {
+                let Ok(index) = self.layout.layers.binary_search(&layer) else {
+                    return vec![vec![0.0; columns]; self.dims.kv_heads];
+                };
+                let start = index * self.dims.kv_heads;
+                (start..start + self.dims.kv_heads)
+                    .map(|row| {
+                        if rows[row].is_empty() {
+                            let own = self.layout.rows[index].iter().flatten();
+                            mean(own.map(|&row| &matrix[row]))
+                        } else {
+                            rows[row].clone()
+                        }
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    /// `hf`: one draw by matrix row and column. In per-layer mode a full draw is consumed first and the layers draw anew.
+    fn add_noise(&self, z: &mut Matrix, noise: &mut NoiseGenerator) {
+        if self.rules.mode == SelectionMode::PerLayerPerHead {
+            noise.skip(z.iter().map(Vec::len).sum());
+            for layer in &self.layout.rows {
+                let mut rows: Vec<usize> = layer.iter().flatten().copied().collect();
+                rows.sort_unstable();
+                for row in rows {
+                    noise.add_to(&mut z[row]);
+                }
+            }
+        } else {
+            for row in z {
+                noise.add_to(row);
+            }
+        }
+    }
+
+    fn normalised(&self, row: &[f32]) -> Vec<f32> {
+        if !self.rules.normalize || row.is_empty() {
+            return row[self.dropped.min(row.len())..].to_vec();
+        }
+        let (mean, deviation) = self.moments(row);
+        row[self.dropped..].iter().map(|value| (value - mean) / deviation).collect()
+    }
+
+    /// Mean and divisor of a row, two passes in f32.
+    fn moments(&self, row: &[f32]) -> (f32, f32) {
+        let all = self.counted.iter().all(|&counted| counted);
+        let picked: Vec<f32>;
+        let values = if all {
+            row
+        } else {
+            picked = row
+                .iter()
+                .zip(&self.counted)
+                .filter(|&(_, &counted)| counted)
+                .map(|(&value, _)| value)
+                .collect();
+            &picked
+        };
+        let count = widen(values.len());
+        let mean = sum(values, |value| value) / count;
+        let squares = sum(values, |value| (value - mean) * (value - mean));
+        let population = (self.rules.rule_set == RuleSet::Hf) != self.faults.zscore_population();
+        let degrees = if population { count } else { count - 1.0 };
+        let deviation = if degrees > 0.0 { (squares / degrees).sqrt() } else { 0.0 };
+        let divisor = match self.rules.rule_set {
+            RuleSet::Hf => deviation.max(1e-6),
+            RuleSet::Trt if deviation < 1e-6 => 1.0,
+            RuleSet::Vllm | RuleSet::Sglang if deviation < 1e-8 => 1.0,
+            RuleSet::Trt | RuleSet::Vllm | RuleSet::Sglang => deviation,
+        };
+        (mean, divisor)
+    }
+}
+
+/// Sum in eight lanes.
+fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [0.0_f32; LANES];
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] += term(chunk[lane]);
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane += term(*value);
+    }
+    lanes.iter().sum()
+}
+
+/// Column maxima; a NaN wins, so that it is seen later on. Empty without rows.
+fn maximum<'a>(mut rows: impl Iterator<Item = &'a Vec<f32>>) -> Vec<f32> {
+    let mut best = rows.next().cloned().unwrap_or_default();
+    for row in rows {
+        for (best, value) in best.iter_mut().zip(row) {
+            if *value > *best || value.is_nan() {
+                *best = *value;
+            }
+        }
+    }
+    best
+}
+
+fn total<'a>(mut rows: impl Iterator<Item = &'a Vec<f32>>) -> (Vec<f32>, usize) {
+    let mut sum = rows.next().cloned().unwrap_or_default();
+    let mut count = 1;
+    for row in rows {
+        count += 1;
+        for (sum, value) in sum.iter_mut().zip(row) {
+            *sum += value;
+        }
+    }
+    (sum, count)
+}
+
+/// Column means: f32 sum in order, divided by the count. Empty without rows.
+fn mean<'a>(rows: impl Iterator<Item = &'a Vec<f32>>) -> Vec<f32> {
+    let (mut sum, count) = total(rows);
+    let count = widen(count);
+    sum.iter_mut().for_each(|value| *value /= count);
+    sum
+}
+
+/// As [`mean`], multiplied by the rounded reciprocal (`trt`).
+fn reciprocal_mean(rows: &[&Vec<f32>]) -> Vec<f32> {
+    let (mut sum, count) = total(rows.iter().copied());
+    let reciprocal = 1.0 / widen(count);
+    sum.iter_mut().for_each(|value| *value *= reciprocal);
+    sum
+}

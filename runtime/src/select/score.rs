@@ -1,0 +1,356 @@
+//! Raw scores of cached rows: the direct form on rotated keys and the un-rotate form of `hf` (`TRIATTENTION.md` 3), all f32.
+//!
+//! Sums over frequencies run in eight lanes that are added pairwise at the end, for every rule set and every row alike, so that equal
+//! rows get equal scores.
+
+use lockstep_traces::{Aggregation, RuleSet};
+use rayon::prelude::*;
+
+use super::phase::{self, Phases};
+use super::trig::{self, Block, LANES};
+use super::weights::Head;
+use super::{CacheView, Dims, Keys, Rules};
+
+/// Scores by head of the matrix, one value a scored row.
+pub(super) type Matrix = Vec<Vec<f32>>;
+
+/// What is scored and from which position.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    /// First cache row that is scored.
+    pub(super) first_row: usize,
+    /// R.
+    pub(super) round_start: usize,
+}
+
+/// The scorer of a rule set.
+#[derive(Debug, Clone)]
+pub(super) struct Scorer {
+    rules: Rules,
+    dims: Dims,
+    offsets: Vec<f32>,
+    frequencies: Vec<f32>,
+    attention_scaling: f32,
+    /// Rows of the matrix that read each layer's KV head, by `layer * kv_heads + kv_head`; those without any are left out.
+    units: Vec<(usize, Vec<usize>)>,
+}
+
+/// How the direct form rounds and floors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direct {
+    /// |z| = sqrt(max(., 1e-8)); E after the reduction over offsets.
+    Native,
+    /// |z| = sqrt(. + 1e-8); E inside each offset.
+    Triton,
+    /// |z| rounded step by step to the cache dtype, no floor; E after the reduction.
+    Torch,
+}
+
+impl Scorer {
+    pub(super) fn new(
+        rules: &Rules,
+        dims: Dims,
+        inv_freq: &[f32],
+        attention_scaling: f32,
+        heads: &[Head],
+    ) -> Self {
+        let mut units: Vec<(usize, Vec<usize>)> = Vec::new();
+        for layer in 0..dims.layers {
+            for kv_head in 0..dims.kv_heads {
+                let rows: Vec<usize> = heads
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, head)| head.layer == layer && head.kv_head == kv_head)
+                    .map(|(row, _)| row)
+                    .collect();
+                if !rows.is_empty() {
+                    units.push((layer * dims.kv_heads + kv_head, rows));
+                }
+            }
+        }
+        Self {
+            rules: rules.clone(),
+            dims,
+            offsets: phase::offsets(rules.offset_max_length),
+            frequencies: phase::frequencies(rules.rule_set, inv_freq),
+            attention_scaling,
+            units,
+        }
+    }
+
+    /// Scores of every head over the rows from `span.first_row` on.
+    pub(super) fn score(&self, heads: &[Head], cache: &CacheView<'_>, span: Span) -> Matrix {
+        let columns = cache.rows - span.first_row;
+        let phases = Phases::of(&self.rules, span.round_start, &self.offsets, &self.frequencies);
+        let scored: Vec<Vec<(usize, Vec<f32>)>> = self
+            .units
+            .par_iter()
+            .map(|(unit, rows)| {
+                let group: Vec<&Head> = rows.iter().map(|&row| &heads[row]).collect();
+                let mut out = vec![vec![0.0_f32; columns]; group.len()];
+                let keys = cache.keys[*unit];
+                if self.rules.rule_set == RuleSet::Hf {
+                    let (layer, kv_head) = (unit / self.dims.kv_heads, unit % self.dims.kv_heads);
+                    let positions = cache.positions(self.dims, layer, kv_head);
+                    self.unrotate(&group, keys, positions, span, &mut out);
+                } else {
+                    self.direct(&group, keys, &phases, span.first_row, &mut out);
+                }
+                rows.iter().copied().zip(out).collect()
+            })
+            .collect();
+        let mut matrix = vec![Vec::new(); heads.len()];
+        for (row, values) in scored.into_iter().flatten() {
+            matrix[row] = values;
+        }
+        matrix
+    }
+
+    fn form(&self) -> Direct {
+        match self.rules.rule_set {
+            RuleSet::Trt | RuleSet::Hf => Direct::Native,
+            RuleSet::Vllm => Direct::Triton,
+            RuleSet::Sglang if self.rules.disable_mlr => Direct::Torch,
+            RuleSet::Sglang => Direct::Triton,
+        }
+    }
+
+    fn direct(
+        &self,
+        group: &[&Head],
+        keys: Keys<'_>,
+        phases: &Phases,
+        first_row: usize,
+        out: &mut [Vec<f32>],
+    ) {
+        let form = self.form();
+        let freqs = self.dims.freqs();
+        let mut key = vec![0.0_f32; self.dims.head_dim];
+        let mut modulus = vec![0.0_f32; freqs];
+        let (mut along, mut across) = (vec![0.0_f32; freqs], vec![0.0_f32; freqs]);
+        let mut sums = vec![0.0_f32; self.offsets.len()];
+        for column in 0..out.first().map_or(0, Vec::len) {
+            keys.widen(first_row + column, &mut key);
+            let (xs, ys) = key.split_at(freqs);
+            moduli(form, &keys, xs, ys, &mut modulus);
+            for (head, scores) in group.iter().zip(out.iter_mut()) {
+                let norm = dot(&head.energy, &modulus);
+                if self.rules.trig_dropped() {
+                    scores[column] = norm;
+                    continue;
+                }
+                products(head, xs, ys, &mut along, &mut across);
+                let rows = phases.cos.chunks_exact(freqs).zip(phases.sin.chunks_exact(freqs));
+                for (sum, (cos, sin)) in sums.iter_mut().zip(rows) {
+                    *sum = turned_dot(&along, cos, &across, sin);
+                }
+                scores[column] = if form == Direct::Triton {
+                    aggregate(self.rules.score_aggregation, sums.iter().map(|sum| sum + norm))
+                } else {
+                    aggregate(self.rules.score_aggregation, sums.iter().copied()) + norm
+                };
+            }
+        }
+    }
+
+    fn unrotate(
+        &self,
+        group: &[&Head],
+        keys: Keys<'_>,
+        positions: &[u32],
+        span: Span,
+        out: &mut [Vec<f32>],
+    ) {
+        let w = blocks(&self.frequencies);
+        let heads: Vec<Padded> = group.iter().map(|head| Padded::new(head)).collect();
+        let mut key = vec![0.0_f32; self.dims.head_dim];
+        let mut row = Unrotated::new(w.len());
+        let mut sums = vec![[0.0_f32; LANES]; self.offsets.len()];
+        for column in 0..out.first().map_or(0, Vec::len) {
+            keys.widen(span.first_row + column, &mut key);
+            let position = phase::widen(positions[span.first_row + column] as usize);
+            row.fill(&key, &w, position, self.attention_scaling);
+            let since = phase::widen(span.round_start) - position;
+            for (head, scores) in heads.iter().zip(out.iter_mut()) {
+                let norm = head.amplitudes(&row);
+                if self.rules.trig_dropped() {
+                    scores[column] = norm;
+                    continue;
+                }
+                sums.fill([0.0; LANES]);
+                for (block, w) in w.iter().enumerate() {
+                    let (amplitude, angle) = head.polar(&row, block);
+                    for (sum, offset) in sums.iter_mut().zip(&self.offsets) {
+                        let time = since + offset;
+                        let phase: Block = std::array::from_fn(|i| time * w[i] + angle[i]);
+                        let cosine = trig::cos(&phase);
+                        for lane in 0..LANES {
+                            sum[lane] += amplitude[lane] * cosine[lane];
+                        }
+                    }
+                }
+                let per_offset = sums.iter().map(|lanes| fold(lanes) + norm);
+                scores[column] = aggregate(self.rules.score_aggregation, per_offset);
+            }
+        }
+    }
+}
+
+/// A head's statistics in blocks, padded with zeros.
+struct Padded {
+    re: Vec<Block>,
+    im: Vec<Block>,
+    modulus: Vec<Block>,
+    scale: Vec<Block>,
+    energy: Vec<Block>,
+}
+
+impl Padded {
+    fn new(head: &Head) -> Self {
+        Self {
+            re: blocks(&head.re),
+            im: blocks(&head.im),
+            modulus: blocks(&head.modulus),
+            scale: blocks(&head.scale),
+            energy: blocks(&head.energy),
+        }
+    }
+
+    /// E.
+    fn amplitudes(&self, row: &Unrotated) -> f32 {
+        let mut lanes = [0.0_f32; LANES];
+        for (energy, modulus) in self.energy.iter().zip(&row.modulus) {
+            for lane in 0..LANES {
+                lanes[lane] += energy[lane] * modulus[lane];
+            }
+        }
+        fold(&lanes)
+    }
+
+    /// Amplitude times s, and phase, of mu * conj(z) in one block of frequencies.
+    fn polar(&self, row: &Unrotated, block: usize) -> (Block, Block) {
+        let (re, im) = (&self.re[block], &self.im[block]);
+        let (x, y) = (&row.x[block], &row.y[block]);
+        let along: Block = std::array::from_fn(|i| re[i] * x[i] + im[i] * y[i]);
+        let across: Block = std::array::from_fn(|i| im[i] * x[i] - re[i] * y[i]);
+        let amplitude = std::array::from_fn(|i| {
+            self.modulus[block][i] * row.modulus[block][i] * self.scale[block][i]
+        });
+        (amplitude, trig::atan2(&across, &along))
+    }
+}
+
+/// One key row turned back to position 0, in blocks of frequencies.
+struct Unrotated {
+    x: Vec<Block>,
+    y: Vec<Block>,
+    modulus: Vec<Block>,
+}
+
+impl Unrotated {
+    fn new(blocks: usize) -> Self {
+        let zero = vec![[0.0; LANES]; blocks];
+        Self { x: zero.clone(), y: zero.clone(), modulus: zero }
+    }
+
+    fn fill(&mut self, key: &[f32], w: &[Block], position: f32, scaling: f32) {
+        let freqs = key.len() / 2;
+        let (xs, ys) = key.split_at(freqs);
+        for (block, w) in w.iter().enumerate() {
+            let (x, y) = (padded(xs, block), padded(ys, block));
+            let (sin, cos) = trig::sin_cos(&w.map(|w| position * w));
+            // The model's tables carry the factor; they are divided by it again, as are the keys.
+            let plain = |value: f32| value * scaling / scaling;
+            for lane in 0..LANES {
+                let (c, s) = (plain(cos[lane]), plain(sin[lane]));
+                let (x, y) = (x[lane] / scaling, y[lane] / scaling);
+                let (back_x, back_y) = (x * c + y * s, y * c - x * s);
+                self.x[block][lane] = back_x;
+                self.y[block][lane] = back_y;
+                self.modulus[block][lane] = (back_x * back_x + back_y * back_y).sqrt();
+            }
+        }
+    }
+}
+
+fn padded(values: &[f32], block: usize) -> Block {
+    std::array::from_fn(|lane| values.get(block * LANES + lane).copied().unwrap_or(0.0))
+}
+
+fn blocks(values: &[f32]) -> Vec<Block> {
+    (0..values.len().div_ceil(LANES)).map(|block| padded(values, block)).collect()
+}
+
+fn moduli(form: Direct, keys: &Keys<'_>, xs: &[f32], ys: &[f32], out: &mut [f32]) {
+    for ((modulus, x), y) in out.iter_mut().zip(xs).zip(ys) {
+        *modulus = match form {
+            Direct::Native => (x * x + y * y).max(1e-8).sqrt(),
+            Direct::Triton => (x * x + y * y + 1e-8).sqrt(),
+            Direct::Torch => {
+                let sum = keys.round(keys.round(x * x) + keys.round(y * y));
+                keys.round(sum.sqrt())
+            }
+        };
+    }
+}
+
+/// s * Re and s * Im of mu * conj(z).
+fn products(head: &Head, xs: &[f32], ys: &[f32], along: &mut [f32], across: &mut [f32]) {
+    let stats = head.re.iter().zip(&head.im).zip(&head.scale);
+    let out = along.iter_mut().zip(across);
+    for ((((re, im), scale), (x, y)), (along, across)) in stats.zip(xs.iter().zip(ys)).zip(out) {
+        *along = (re * x + im * y) * scale;
+        *across = (im * x - re * y) * scale;
+    }
+}
+
+/// sum(a * b).
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..LANES {
+            lanes[lane] += a[lane] * b[lane];
+        }
+    }
+    for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+        *lane += a * b;
+    }
+    fold(&lanes)
+}
+
+/// sum(a * cos - b * sin).
+fn turned_dot(a: &[f32], cos: &[f32], b: &[f32], sin: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; LANES];
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    let (cos, cos_rest) = cos.as_chunks::<LANES>();
+    let (sin, sin_rest) = sin.as_chunks::<LANES>();
+    for (((a, b), cos), sin) in a.iter().zip(b).zip(cos).zip(sin) {
+        for lane in 0..LANES {
+            lanes[lane] += a[lane] * cos[lane] - b[lane] * sin[lane];
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).zip(cos_rest).zip(sin_rest);
+    for (lane, (((a, b), cos), sin)) in lanes.iter_mut().zip(rest) {
+        *lane += a * cos - b * sin;
+    }
+    fold(&lanes)
+}
+
+fn fold(lanes: &Block) -> f32 {
+    let pairs: [f32; 4] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 4]);
+    (pairs[0] + pairs[2]) + (pairs[1] + pairs[3])
+}
+
+fn aggregate(how: Aggregation, values: impl ExactSizeIterator<Item = f32>) -> f32 {
+    let count = phase::widen(values.len());
+    match how {
+        Aggregation::Mean => values.sum::<f32>() / count,
+        // A NaN wins, so that it is seen later on.
+        Aggregation::Max => values.fold(f32::NEG_INFINITY, |best, value| {
+            if value > best || value.is_nan() { value } else { best }
+        }),
+    }
+}
