@@ -27,10 +27,14 @@ pub use config::{ModelConfig, RopeParameters};
 pub use dtype::DType;
 pub use dump::{Dump, DumpId, Tensor};
 pub use error::TraceError;
+pub use foreign::{ForeignOptions, Loaded, UNKNOWN_TOKEN, load, load_with};
 pub use manifest::{Manifest, Setting, Status};
 pub use plan::{Choice, RecordPlan};
 pub use rows::{EventRow, FinishReason, Phase, SampleRow, StepRow};
 pub use sink::{MemorySink, Probe, TraceSink};
 pub use spec::{
     Aggregation, PolicyKind, PolicySpec, RuleSet, SamplingSpec, SelectionMode, Trigger,
+};
+pub use store::{
+    DumpFile, RunReader, RunWriter, StepColumn, StepColumns, StepQuery, TensorView,
 };

@@ -1,1 +1,0 @@
-//! Foreign trace files, and one door for everything that holds a trace.
