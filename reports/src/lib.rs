@@ -1,1 +1,15 @@
-//! lockstep-reports.
+//! Reports: data in, bytes out.
+//!
+//! A [`Report`] is `report.json`. The page, the figures and the terminal text are renderings of it and hold no number
+//! of their own. Nothing here reads a clock, a locale, a system font or a path; equal reports give equal bytes.
+
+pub mod charts;
+pub mod error;
+pub mod escape;
+pub mod json;
+pub mod model;
+pub mod num;
+
+pub use error::ReportError;
+pub use model::Report;
+pub use num::Num;

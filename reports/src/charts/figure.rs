@@ -1,0 +1,112 @@
+//! The figures of a report, in order of reading.
+
+use super::scene::Scene;
+use super::{curves, drift, keepmap, paint, split, timeline};
+use crate::error::ReportError;
+use crate::model::Report;
+
+/// What a figure shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FigureKind {
+    /// Rows held over positions.
+    Timeline,
+    /// Margins and differences over positions.
+    Curves,
+    /// Two sides of a split.
+    Split,
+    /// Hidden-state drift.
+    Drift,
+    /// Keep-set map.
+    KeepMap,
+}
+
+impl FigureKind {
+    /// First part of file names.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::Timeline => "timeline",
+            Self::Curves => "curves",
+            Self::Split => "split",
+            Self::Drift => "drift",
+            Self::KeepMap => "keepmap",
+        }
+    }
+}
+
+/// One figure, drawn and not yet painted.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// What it shows.
+    pub kind: FigureKind,
+    /// Index in the report's list of that kind.
+    pub index: usize,
+    /// File name without extension: `timeline_1`.
+    pub name: String,
+    /// The figure in words.
+    pub alt: String,
+    scene: Scene,
+}
+
+impl Figure {
+    fn new(kind: FigureKind, index: usize, alt: String, scene: Scene) -> Self {
+        Self { kind, index, name: format!("{}_{}", kind.slug(), index + 1), alt, scene }
+    }
+
+    /// Width and height of the SVG in pixels; the PNG has twice as many.
+    #[must_use]
+    pub fn size(&self) -> (u32, u32) {
+        (self.scene.width.unsigned_abs(), self.scene.height.unsigned_abs())
+    }
+
+    /// A file of its own.
+    ///
+    /// # Errors
+    /// [`ReportError::Draw`] or [`ReportError::Font`].
+    pub fn svg(&self) -> Result<String, ReportError> {
+        paint::svg(&self.scene, &self.name, &self.alt, false)
+    }
+
+    /// An element for a page, without namespace and size.
+    ///
+    /// # Errors
+    /// As [`Figure::svg`].
+    pub fn inline_svg(&self) -> Result<String, ReportError> {
+        paint::svg(&self.scene, &self.name, &self.alt, true)
+    }
+
+    /// PNG bytes, 8-bit RGB.
+    ///
+    /// # Errors
+    /// As [`Figure::svg`].
+    pub fn png(&self) -> Result<Vec<u8>, ReportError> {
+        paint::png(&self.scene, &self.name)
+    }
+}
+
+/// Every figure of a report.
+#[must_use]
+pub fn figures(report: &Report) -> Vec<Figure> {
+    let mut out = Vec::new();
+    for (index, item) in report.timelines.iter().enumerate() {
+        let (alt, scene) = (timeline::alt(item), timeline::scene(item));
+        out.push(Figure::new(FigureKind::Timeline, index, alt, scene));
+    }
+    for (index, item) in report.curves.iter().enumerate() {
+        let (alt, scene) = (curves::alt(item), curves::scene(item));
+        out.push(Figure::new(FigureKind::Curves, index, alt, scene));
+    }
+    for (index, item) in report.splits_view.iter().enumerate() {
+        let (alt, scene) = (split::alt(item), split::scene(item));
+        out.push(Figure::new(FigureKind::Split, index, alt, scene));
+    }
+    for (index, item) in report.drift.iter().enumerate() {
+        let (alt, scene) = (drift::alt(item), drift::scene(item));
+        out.push(Figure::new(FigureKind::Drift, index, alt, scene));
+    }
+    for (index, item) in report.keep_maps.iter().enumerate() {
+        let (alt, scene) = (keepmap::alt(item), keepmap::scene(item));
+        out.push(Figure::new(FigureKind::KeepMap, index, alt, scene));
+    }
+    out
+}

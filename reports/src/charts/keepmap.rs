@@ -1,0 +1,230 @@
+//! Rows kept and dropped by one compaction, one lane per head.
+
+use super::axis::Axis;
+use super::font;
+use super::palette::{AXIS, BLUE, DROPPED, GREEN, INK, MUTED, ORANGE, PURPLE, Rgb};
+use super::plot::{Key, KeyShape, RIGHT, SMALL, TEXT, WIDTH, heading, legend};
+use super::scene::{Anchor, Scene};
+use super::timeline::finish;
+use crate::model::{KeepHead, KeepMap, RowClass};
+
+const LEFT: i32 = 150;
+const COUNTS: i32 = 200;
+const MOST_LANES: usize = 48;
+
+/// Words for readers who do not see the figure.
+pub(crate) fn alt(map: &KeepMap) -> String {
+    let counts = map.counts;
+    let mut text = format!(
+        "Compaction {} of sample {}: over {} heads, {} rows protected, {} kept, {} dropped",
+        map.ordinal,
+        map.sample_id,
+        map.heads.len(),
+        counts.protected,
+        counts.kept,
+        counts.dropped
+    );
+    if let Some(right) = &map.right_label {
+        text.push_str(&format!(
+            ", {} kept by {} only, {} by {right} only",
+            counts.left_only, map.left_label, counts.right_only
+        ));
+    }
+    text.push('.');
+    text
+}
+
+/// Colour and height (of 14) of each class: shapes differ as well as colours.
+fn look(class: RowClass) -> (Rgb, i32) {
+    match class {
+        RowClass::Protected => (GREEN, 9),
+        RowClass::Kept => (BLUE, 14),
+        RowClass::Dropped => (DROPPED, 4),
+        RowClass::LeftOnly => (ORANGE, 14),
+        RowClass::RightOnly => (PURPLE, 14),
+    }
+}
+
+fn disagreeing(head: &KeepHead) -> u64 {
+    head.counts.left_only + head.counts.right_only
+}
+
+/// Heads as drawn: all, or with too many of them those that disagree most.
+fn drawn_heads(map: &KeepMap) -> Vec<&KeepHead> {
+    if map.heads.len() <= MOST_LANES {
+        return map.heads.iter().collect();
+    }
+    let mut order: Vec<usize> = (0..map.heads.len()).collect();
+    order.sort_by_key(|index| (std::cmp::Reverse(disagreeing(&map.heads[*index])), *index));
+    order.truncate(MOST_LANES);
+    order.sort_unstable();
+    order.into_iter().map(|index| &map.heads[index]).collect()
+}
+
+fn lane_name(head: &KeepHead) -> String {
+    match (head.layer, head.head) {
+        (Some(layer), Some(head)) => format!("layer {layer} head {head}"),
+        (Some(layer), None) => format!("layer {layer}"),
+        (None, Some(head)) => format!("KV head {head}"),
+        (None, None) => "all heads".to_owned(),
+    }
+}
+
+/// Draws the map.
+pub(crate) fn scene(map: &KeepMap) -> Scene {
+    let heads = drawn_heads(map);
+    let (left, right) = (LEFT, RIGHT - COUNTS);
+    let per_pixel = (map.rows.max(1)).div_ceil((right - left).unsigned_abs()).max(1);
+    let mut scene = Scene::new(WIDTH, 0);
+    let mut line = format!("sample {} · {} rows before", map.sample_id, map.rows);
+    line.push_str(&match &map.right_label {
+        Some(other) => format!(" · {} against {other}", map.left_label),
+        None => format!(" · {}", map.left_label),
+    });
+    if heads.len() < map.heads.len() {
+        line.push_str(&format!(
+            " · {} of {} heads drawn, those that disagree most",
+            heads.len(),
+            map.heads.len()
+        ));
+    }
+    if per_pixel > 1 {
+        line.push_str(&format!(" · {per_pixel} rows a column"));
+    }
+    heading(&mut scene, &format!("Compaction {}: rows kept by head", map.ordinal), &line);
+    let top = legend(&mut scene, &keys(map), 28, 82) + 32;
+    let lane = (400 / i32::try_from(heads.len().max(1)).unwrap_or(400)).clamp(17, 34);
+    let x = Axis::linear(0.0, f64::from(map.rows.max(1)), left, right);
+    for (index, head) in heads.iter().enumerate() {
+        let base = top + lane * (i32::try_from(index).unwrap_or(0) + 1) - 3;
+        row(&mut scene, head, &x, (base, lane - 5), per_pixel);
+        scene.line(vec![(left, base), (right, base)], AXIS, 1);
+        let name = font::fit(&lane_name(head), SMALL, LEFT - 34);
+        scene.text((left - 8, base - lane / 2 + 2), &name, (SMALL, INK), Anchor::Right);
+        let counts = head.counts;
+        let kept = counts.protected + counts.kept;
+        let text = if map.right_label.is_some() {
+            format!("{} kept · {} differ", kept + counts.left_only, disagreeing(head))
+        } else {
+            format!("{kept} kept · {} dropped", counts.dropped)
+        };
+        scene.text((right + 12, base - lane / 2 + 2), &text, (SMALL, MUTED), Anchor::Left);
+    }
+    let bottom = top + lane * i32::try_from(heads.len()).unwrap_or(0) + 4;
+    bottom_axis(&mut scene, map, &x, (top, bottom));
+    scene.height = bottom + 58;
+    finish(scene)
+}
+
+fn keys(map: &KeepMap) -> Vec<Key> {
+    let key = |class: RowClass, text: String| Key {
+        text,
+        color: look(class).0,
+        shape: KeyShape::Box(look(class).1),
+    };
+    let mut keys = vec![
+        key(RowClass::Protected, "protected".to_owned()),
+        key(RowClass::Kept, "kept".to_owned()),
+        key(RowClass::Dropped, "dropped".to_owned()),
+    ];
+    if let Some(right) = &map.right_label {
+        keys.push(key(RowClass::LeftOnly, format!("disagreeing: {} only", map.left_label)));
+        keys.push(key(RowClass::RightOnly, format!("disagreeing: {right} only")));
+        keys.push(Key {
+            text: "disagrees here".to_owned(),
+            color: INK,
+            shape: KeyShape::Triangle,
+        });
+    }
+    keys
+}
+
+fn bottom_axis(scene: &mut Scene, map: &KeepMap, x: &Axis, (top, bottom): (i32, i32)) {
+    if let Some(prompt) = map.prompt_len.filter(|prompt| *prompt < map.rows) {
+        let at = x.at(f64::from(prompt));
+        scene.dashed(vec![(at, top - 8), (at, bottom)], INK, 1, Some((3, 3)));
+        let text = format!("prompt ends: {prompt}");
+        let wide = font::width(&text, SMALL);
+        scene.text(((at - wide / 2).max(x.from), top - 12), &text, (SMALL, INK), Anchor::Left);
+    }
+    for (value, label) in x.ticks(10) {
+        if value.fract() == 0.0 {
+            let at = x.at(value);
+            scene.line(vec![(at, bottom), (at, bottom + 5)], AXIS, 1);
+            scene.text((at, bottom + 16), &label, (SMALL, MUTED), Anchor::Middle);
+        }
+    }
+    scene.text(
+        ((x.from + x.to) / 2, bottom + 38),
+        "cache row before the compaction",
+        (TEXT, INK),
+        Anchor::Middle,
+    );
+}
+
+/// Class of a column of rows: a disagreement is never hidden by its neighbours; else the most frequent one.
+fn column_class(rows: &[RowClass]) -> Option<RowClass> {
+    if let Some(differs) =
+        rows.iter().find(|class| matches!(class, RowClass::LeftOnly | RowClass::RightOnly))
+    {
+        return Some(*differs);
+    }
+    RowClass::ALL
+        .into_iter()
+        .rev()
+        .max_by_key(|class| rows.iter().filter(|row| *row == class).count())
+        .filter(|_| !rows.is_empty())
+}
+
+fn row(
+    scene: &mut Scene,
+    head: &KeepHead,
+    x: &Axis,
+    (base, high): (i32, i32),
+    per_pixel: u32,
+) {
+    let classes: Vec<RowClass> = head.rows.chars().filter_map(RowClass::from_letter).collect();
+    let columns: Vec<RowClass> = classes
+        .chunks(usize::try_from(per_pixel).unwrap_or(1))
+        .filter_map(column_class)
+        .collect();
+    let edge = |column: usize| {
+        let row = (column as u64 * u64::from(per_pixel)).min(classes.len() as u64);
+        x.at(row as f64)
+    };
+    let mut start = 0;
+    while start < columns.len() {
+        let class = columns[start];
+        let end = start + columns[start..].iter().take_while(|other| **other == class).count();
+        let (color, share) = look(class);
+        let tall = (high * share / 14).max(2);
+        let wide = (edge(end) - edge(start)).max(1);
+        scene.rect(edge(start), base - tall, wide, tall, color);
+        if matches!(class, RowClass::LeftOnly | RowClass::RightOnly) {
+            let middle = edge(start) + wide / 2;
+            scene.polygon(
+                vec![
+                    (middle, base - high + 2),
+                    (middle - 4, base - high - 4),
+                    (middle + 4, base - high - 4),
+                ],
+                INK,
+            );
+        }
+        start = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disagreement_is_never_hidden_by_its_neighbours() {
+        use RowClass::{Dropped, Kept, LeftOnly, Protected};
+        assert_eq!(column_class(&[Kept, Kept, LeftOnly, Kept]), Some(LeftOnly));
+        assert_eq!(column_class(&[Kept, Dropped, Dropped]), Some(Dropped));
+        assert_eq!(column_class(&[Protected]), Some(Protected));
+        assert_eq!(column_class(&[]), None);
+    }
+}
