@@ -5,6 +5,9 @@
 #[cfg(target_endian = "big")]
 compile_error!("weights are used in place as little-endian; a big-endian host is not supported");
 
+pub mod cache;
+pub mod calibrate;
+pub mod cpu;
 pub mod error;
 pub mod hyper;
 pub mod policy;
