@@ -6,10 +6,13 @@
 pub mod charts;
 pub mod error;
 pub mod escape;
+pub mod html;
 pub mod json;
 pub mod model;
 pub mod num;
+mod write;
 
 pub use error::ReportError;
 pub use model::Report;
 pub use num::Num;
+pub use write::write_all;

@@ -1,0 +1,13 @@
+//! One HTML file that needs nothing else: no network, no script, no font.
+
+mod checks;
+mod diffs;
+mod figures;
+mod page;
+mod strip;
+mod style;
+mod tables;
+mod view;
+
+pub use page::page;
+pub(crate) use page::page_with;
