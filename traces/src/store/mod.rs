@@ -25,6 +25,7 @@ mod tests;
 
 pub use columns::{StepColumn, StepColumns, StepQuery};
 pub use dumps::write_dump;
+pub(crate) use format::replace_file;
 pub use reader::RunReader;
 pub use tensors::{DumpFile, TensorView, write_safetensors};
 pub use writer::{RunWriter, is_run};
