@@ -73,7 +73,7 @@ impl Reader {
             let key = match self.pickle.node(key) {
                 Node::Text(text) => text.clone(),
                 Node::Int(number) => number.to_string(),
-                other => return Err(self.fault(format!("{what} has the key {other:?}"))),
+                _ => return Err(self.fault(format!("{what} has a key that is no string"))),
             };
             out.insert(key, value);
         }
