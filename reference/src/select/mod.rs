@@ -36,8 +36,8 @@ pub use phase::{Trig, offsets, trig};
 pub use pipeline::{OverLayers, Ranker, in_turn, noise_draws, select, select_by};
 pub use real::Real;
 pub use recipe::{
-    Degenerate, Deviation, Floor, GroupOrder, HeadUse, KeyForm, Moduli, Pairing, Phases, Recipe, RowOrder,
-    TieBreak, ZRows,
+    Degenerate, Deviation, Floor, GroupOrder, HeadUse, KeyForm, Moduli, Pairing, Phases, Recipe,
+    RowOrder, TieBreak, ZRows,
 };
 pub use reduce::reduce;
 pub use rules::Rules;

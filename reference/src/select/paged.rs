@@ -35,7 +35,8 @@ pub fn move_rows<T: Copy>(
     same("elements of the pool", 2 * slots * stride, values.len())?;
     same("keep-sets by head", pool.heads, keep.len())?;
     let slot = |row: usize| {
-        let block = block_ids.get(row / pool.block_size.max(1)).filter(|block| **block < pool.blocks);
+        let block =
+            block_ids.get(row / pool.block_size.max(1)).filter(|block| **block < pool.blocks);
         block.map(|block| block * pool.block_size + row % pool.block_size).ok_or_else(|| {
             SelectError::Input { what: format!("row {row} lies in no block of the pool") }
         })

@@ -286,7 +286,7 @@ impl<'a> Ranker<'a> {
             }
             SelectionMode::PerLayer => (
                 [self.layers].to_vec(),
-                self.each_layer(layers, |layer| vec![widest(layer.group_rows())], 1),
+                self.each_layer(layers, |layer| vec![widest(self.by_kv(layer).iter().flatten().map(Vec::as_slice))], 1),
             ),
             SelectionMode::PerLayerPerHead | SelectionMode::LegacyLayerLocal => (
                 [self.layers, self.kv_heads].to_vec(),
@@ -305,7 +305,7 @@ impl<'a> Ranker<'a> {
     /// Mean or maximum over the layers that have a sampled head of this KV head; the mean of all rows where none has.
     fn over_layers<R: Real>(&self, layers: &[Layer<R>], kv: usize) -> Vec<R> {
         let rows: Vec<&[R]> =
-            layers.iter().filter_map(|layer| layer.group.get(kv)?.as_deref()).collect();
+            layers.iter().filter_map(|layer| self.by_kv(layer).get(kv)?.as_deref()).collect();
         let all: Vec<&[R]> = layers.iter().flat_map(Layer::z_rows).collect();
         reduce(&rows, self.recipe.layers)
             .or_else(|| reduce(&all, lockstep_traces::Aggregation::Mean))
@@ -335,7 +335,15 @@ impl<'a> Ranker<'a> {
                 .or_else(|| reduce(&all, lockstep_traces::Aggregation::Mean))
                 .unwrap_or_default()
         };
-        layer.group.iter().map(one).collect()
+        self.by_kv(layer).iter().map(one).collect()
+    }
+
+    /// Rows by KV head after both the z-score and the group reduction, whichever came last.
+    fn by_kv<'l, R>(&self, layer: &'l Layer<R>) -> &'l [Option<Vec<R>>] {
+        match self.recipe.group_order {
+            GroupOrder::AfterZ => &layer.group,
+            GroupOrder::BeforeZ => &layer.z,
+        }
     }
 
     fn choose(&self, (leading, rows): &(Vec<usize>, Vec<Vec<f64>>)) -> KeepSet {
@@ -391,10 +399,6 @@ struct Layer<R> {
 impl<R: Real> Layer<R> {
     fn z_rows(&self) -> impl Iterator<Item = &[R]> {
         self.z.iter().flatten().map(Vec::as_slice)
-    }
-
-    fn group_rows(&self) -> impl Iterator<Item = &[R]> {
-        self.group.iter().flatten().map(Vec::as_slice)
     }
 }
 

@@ -33,8 +33,6 @@ pub trait Real:
     fn sqrt(self) -> Self;
     /// sqrt(self² + other²) without overflow.
     fn hypot(self, other: Self) -> Self;
-    /// Angle of (x = `other`, y = `self`), rounded to f32 as every program under test holds it.
-    fn angle(self, other: Self) -> f32;
     /// Sine and cosine of an angle held as f32.
     fn sin_cos_of(angle: f32) -> (Self, Self);
     /// The larger; the other one where one is NaN.
@@ -57,9 +55,6 @@ impl Real for f64 {
     fn hypot(self, other: Self) -> Self {
         Self::hypot(self, other)
     }
-    fn angle(self, other: Self) -> f32 {
-        narrow(self.atan2(other))
-    }
     fn sin_cos_of(angle: f32) -> (Self, Self) {
         Self::from(angle).sin_cos()
     }
@@ -78,9 +73,6 @@ impl Real for f32 {
     }
     fn hypot(self, other: Self) -> Self {
         Self::hypot(self, other)
-    }
-    fn angle(self, other: Self) -> f32 {
-        self.atan2(other)
     }
     fn sin_cos_of(angle: f32) -> (Self, Self) {
         angle.sin_cos()

@@ -46,9 +46,8 @@ pub fn due(rules: &Rules, progress: &Progress) -> bool {
         }
         RuleSet::Vllm => {
             let total = vllm_budget(rules, prompt_len);
-            let refused = rules.protect_prefill
-                && rules.include_prefill_in_budget
-                && prompt_len > budget;
+            let refused =
+                rules.protect_prefill && rules.include_prefill_in_budget && prompt_len > budget;
             n >= prompt_len && rows + 1 >= total.saturating_add(step) && rows > total && !refused
         }
         RuleSet::Sglang => {

@@ -141,22 +141,19 @@ impl<'a, R: Real> Scorer<'a, R> {
         let extra = means.extra(Floor::None, self.recipe.no_mlr);
         let lengths = means.length(Floor::None);
         let freqs = scale.len();
+        let f32s = |values: &[R]| values.iter().map(|value| narrow(value.wide())).collect();
+        let (real, imag): (Vec<f32>, Vec<f32>) = (f32s(&means.real), f32s(&means.imag));
         let mut scores = Vec::with_capacity(head.rows());
-        for (row, (x, y)) in head.pairs().enumerate() {
+        for row in 0..head.rows() {
             let modulus = head.modulus_row(row);
             let own = dot3(&extra, modulus, &scale);
             if self.recipe.no_trig {
                 scores.push(own);
                 continue;
             }
-            let mut amplitude = Vec::with_capacity(freqs);
-            let mut angle = Vec::with_capacity(freqs);
-            for f in 0..freqs {
-                let along = means.real[f] * x[f] + means.imag[f] * y[f];
-                let across = means.imag[f] * x[f] - means.real[f] * y[f];
-                amplitude.push(lengths[f] * modulus[f] * scale[f]);
-                angle.push(across.angle(along));
-            }
+            let amplitude: Vec<R> =
+                (0..freqs).map(|f| lengths[f] * modulus[f] * scale[f]).collect();
+            let angle = head.angles(row, &real, &imag);
             // Distance, distance + offset, its product with w and the sum with the angle are each rounded to f32.
             let distance = narrow(count(self.input.moment.round_start))
                 - head.positions.get(row).copied().unwrap_or_default();
@@ -200,19 +197,15 @@ struct KvHead<R> {
     y: Vec<R>,
     modulus: Vec<R>,
     positions: Vec<f32>,
+    /// Un-rotated pairs in f32: what an angle is taken from is an f32 in the programs, and so is the angle.
+    pairs32: Vec<(f32, f32)>,
 }
 
 impl<R: Real> KvHead<R> {
     fn read(view: &KeyView<'_>, kv: usize, first: usize, pairing: Pairing) -> Self {
         let (width, freqs) = (view.head_dim(), view.head_dim() / 2);
         let values = view.head::<R>(kv);
-        let mut head = Self {
-            freqs,
-            x: Vec::new(),
-            y: Vec::new(),
-            modulus: Vec::new(),
-            positions: Vec::new(),
-        };
+        let mut head = Self { freqs, ..Self::default() };
         for row in values.chunks_exact(width).skip(first) {
             match pairing {
                 Pairing::Half => {
@@ -252,17 +245,33 @@ impl<R: Real> KvHead<R> {
 
     /// Undoes the rotation of each row by its own position and the attention scaling.
     fn unrotate(&mut self, positions: &[i32], omega: &[f32], alpha: R) {
-        let freqs = self.freqs.max(1);
-        let rows = self.x.chunks_exact_mut(freqs).zip(self.y.chunks_exact_mut(freqs));
-        for ((x, y), position) in rows.zip(positions) {
-            for ((x, y), w) in x.iter_mut().zip(y.iter_mut()).zip(omega) {
-                let (sin, cos) = R::sin_cos_of(phase::product(i64::from(*position), *w));
-                let (re, im) = (*x * cos + *y * sin, *y * cos - *x * sin);
-                (*x, *y) = (re / alpha, im / alpha);
-            }
-        }
+        let f32s = |values: &[R]| -> Vec<f32> { values.iter().map(|v| narrow(v.wide())).collect() };
+        let (mut x32, mut y32) = (f32s(&self.x), f32s(&self.y));
+        turn_back(&mut x32, &mut y32, positions, omega, narrow(alpha.wide()));
+        self.pairs32 = x32.into_iter().zip(y32).collect();
+        turn_back(&mut self.x, &mut self.y, positions, omega, alpha);
         self.modulus = self.x.iter().zip(&self.y).map(|(x, y)| x.hypot(*y)).collect();
         self.positions = positions.iter().map(|position| narrow(f64::from(*position))).collect();
+    }
+
+    /// Angles of `mean * conj(key)` of one row, in f32.
+    fn angles(&self, row: usize, real: &[f32], imag: &[f32]) -> Vec<f32> {
+        let pairs = self.pairs32.iter().skip(row * self.freqs);
+        let one = |((a, b), (x, y)): ((&f32, &f32), &(f32, f32))| (b * x - a * y).atan2(a * x + b * y);
+        real.iter().zip(imag).zip(pairs).map(one).collect()
+    }
+}
+
+/// Multiplies each pair by `e^{-i p w} / alpha`.
+fn turn_back<R: Real>(x: &mut [R], y: &mut [R], positions: &[i32], omega: &[f32], alpha: R) {
+    let freqs = omega.len().max(1);
+    let rows = x.chunks_exact_mut(freqs).zip(y.chunks_exact_mut(freqs));
+    for ((x, y), position) in rows.zip(positions) {
+        for ((x, y), w) in x.iter_mut().zip(y.iter_mut()).zip(omega) {
+            let (sin, cos) = R::sin_cos_of(phase::product(i64::from(*position), *w));
+            let (re, im) = (*x * cos + *y * sin, *y * cos - *x * sin);
+            (*x, *y) = (re / alpha, im / alpha);
+        }
     }
 }
 

@@ -58,7 +58,10 @@ pub fn select_shared<R: Real>(
     let reserved = reserve(rules, input.positions.of(0, 0));
     let held: Vec<usize> = (0..rows).filter(|row| reserved[*row]).collect();
     if held.len() >= keep {
-        return Ok(SharedSelection { keep: held.into_iter().take(keep).collect(), scores: Vec::new() });
+        return Ok(SharedSelection {
+            keep: held.into_iter().take(keep).collect(),
+            scores: Vec::new(),
+        });
     }
     let scores = combined::<R>(rules, stats, input, &reserved)?;
     let mut keep = choose::best(&scores, keep, TieBreak::LowerRow);
@@ -106,7 +109,8 @@ fn combined<R: Real>(
     }
     let slices: Vec<&[R]> = rows.iter().map(Vec::as_slice).collect();
     let best = reduce(&slices, Aggregation::Max).unwrap_or_default();
-    let guard = |(value, reserved): (R, &bool)| if *reserved { f64::INFINITY } else { value.wide() };
+    let guard =
+        |(value, reserved): (R, &bool)| if *reserved { f64::INFINITY } else { value.wide() };
     Ok(best.into_iter().zip(reserved).map(guard).collect())
 }
 
@@ -125,9 +129,6 @@ mod tests {
             disable_trig: false,
             offset_max_length: 65536,
         };
-        assert_eq!(
-            reserve(rules, &[9, 1, 5, 8, 3, 0]),
-            vec![true, true, false, true, false, true]
-        );
+        assert_eq!(reserve(rules, &[9, 1, 5, 8, 3, 0]), vec![true, true, false, true, false, true]);
     }
 }

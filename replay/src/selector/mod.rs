@@ -1,1 +1,1 @@
-//! Selector replay.
+//! Selections of a run recomputed.
