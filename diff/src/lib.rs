@@ -2,6 +2,31 @@
 //!
 //! Pure data in, data out. Nothing here runs a model; the softmax of the metrics is this crate's own, in f64.
 
+mod align;
+mod compare;
+mod context;
+mod figures;
+mod inputs;
+pub mod noise;
+mod presence;
 pub mod report;
+mod sample;
+mod series;
+mod side;
+mod splits;
 pub mod stats;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+pub mod text;
+mod ties;
 pub mod ulp;
+mod verdict;
+mod walk;
+
+pub use align::Align;
+pub use compare::compare;
+pub use context::{Options, Tolerance};
+pub use report::DiffReport;
+pub use side::Side;

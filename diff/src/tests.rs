@@ -1,0 +1,5 @@
+//! The comparison as a whole, on traces written out by hand.
+
+mod faults;
+mod firsts;
+mod judged;
