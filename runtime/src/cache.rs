@@ -118,7 +118,7 @@ pub struct KvCache {
     positions: Vec<Vec<u32>>,
 }
 
-/// What one gather does; the two switches belong to planted faults (see `faults`).
+/// What one gather does. The default is right; the two switches are planted faults (see `faults`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GatherMode {
     /// V keeps its first rows instead of the chosen ones.

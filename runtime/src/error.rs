@@ -79,6 +79,34 @@ pub enum RuntimeError {
         /// What is wrong.
         what: String,
     },
+    /// The policy's settings cannot be honoured.
+    #[error(transparent)]
+    Policy(#[from] crate::select::SelectError),
+    /// The sampling settings cannot be honoured.
+    #[error(transparent)]
+    Sampling(#[from] crate::sample::SampleError),
+    /// A compaction could not be decided.
+    #[error("sample `{sample_id}`, compaction {ordinal} at position {position}: {source}")]
+    Compaction {
+        /// Sample.
+        sample_id: String,
+        /// 1-based ordinal.
+        ordinal: u32,
+        /// N, the position of the next token.
+        position: u32,
+        /// Cause.
+        source: crate::select::SelectError,
+    },
+    /// No token could be drawn.
+    #[error("sample `{sample_id}`, position {position}: {source}")]
+    Draw {
+        /// Sample.
+        sample_id: String,
+        /// Position of the row whose logits were to be drawn from.
+        position: u32,
+        /// Cause.
+        source: crate::sample::SampleError,
+    },
     /// The policy gave a keep-set that the cache cannot follow.
     #[error("keep-set of layer {layer}, KV head {head}: {what}")]
     KeepSet {

@@ -1,0 +1,233 @@
+//! The engine against runs of Hugging Face transformers (golden folder) and against tiny models made by it.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use lockstep_testkit as kit;
+use lockstep_traces::store::DumpFile;
+use lockstep_traces::{Choice, DType, DumpId, FinishReason, MemorySink, Phase, RecordPlan};
+use serde_json::Value;
+
+use crate::{Engine, LoadOptions, Request, RunOptions};
+
+pub(super) fn ledger(dtype: DType) -> Engine {
+    let options = LoadOptions { dtype: Some(dtype), cache_dtype: None };
+    Engine::load(&kit::ledger(), &options).unwrap()
+}
+
+pub(super) fn request(task: &kit::Task) -> Request {
+    Request {
+        sample_id: task.sample_id.clone(),
+        prompt_ids: task.prompt_ids.clone(),
+        prompt_text: Some(task.prompt.clone()),
+        gold: Some(task.answer.clone()),
+        seed_index: None,
+    }
+}
+
+pub(super) fn run(
+    engine: &Engine,
+    requests: &[Request],
+    options: &RunOptions,
+    plan: RecordPlan,
+) -> MemorySink {
+    let mut sink = MemorySink { plan, ..MemorySink::default() };
+    let mut go = |_: &crate::Progress<'_>| ControlFlow::Continue(());
+    engine.run(requests, options, &mut sink, &mut go).unwrap();
+    sink
+}
+
+pub(super) fn plan() -> RecordPlan {
+    RecordPlan { top_k: 8, ..RecordPlan::default() }
+}
+
+fn golden_rows(name: &str) -> Vec<Value> {
+    let path = kit::golden().join("traces").join(name);
+    kit::gunzip(&path).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or_else(|| panic!("{key} in {row}"))
+}
+
+fn list<T>(row: &Value, key: &str, of: impl Fn(&Value) -> Option<T>) -> Vec<T> {
+    row[key].as_array().unwrap().iter().map(|value| of(value).unwrap()).collect()
+}
+
+fn greedy(max_new_tokens: usize) -> RunOptions {
+    RunOptions { max_new_tokens, ..RunOptions::default() }
+}
+
+/// Compares every row; returns the positions whose argmax differs and whose own gap is below 4e-4.
+fn compare_dense(name: &str) -> Vec<u32> {
+    let task = kit::task(name);
+    let engine = ledger(DType::F32);
+    let sink = run(&engine, &[request(&task)], &greedy(4000), plan());
+    let sample = &sink.samples[0];
+    assert_eq!(sample.generated_ids, task.completion_ids);
+    assert_eq!(sample.answer.as_ref(), Some(&task.answer));
+    assert_eq!(sample.finish, FinishReason::Eos);
+    let rows = golden_rows(&format!("dense/{name}.fp32.jsonl.gz"));
+    assert_eq!(rows.len(), sink.steps.len());
+    let mut near_ties = Vec::new();
+    for (wanted, row) in rows.iter().zip(&sink.steps) {
+        let at = row.position;
+        assert_eq!(number(wanted, "position_before"), u64::from(at));
+        assert_eq!(number(wanted, "token_id"), u64::from(row.token_id));
+        assert_eq!(number(wanted, "rows_before"), u64::from(row.rows_before));
+        assert_eq!(number(wanted, "rows_after"), u64::from(row.rows_after));
+        assert_eq!((row.rope_index, row.finite, row.compaction), (Some(at), true, None));
+        let ids = list(wanted, "top_ids", Value::as_u64);
+        let logits = list(wanted, "top_logits", Value::as_f64);
+        if number(wanted, "argmax_token") != u64::from(row.argmax) {
+            assert!(logits[0] - logits[1] < 4e-4, "{name} row {at}");
+            near_ties.push(at);
+        }
+        for (id, logit) in row.top_ids.iter().zip(&row.top_logits) {
+            // An id that fell out of the eight must be within the tolerance of the eighth.
+            let place = ids.iter().position(|wanted| *wanted == u64::from(*id));
+            let wanted = place.map_or(logits[7], |place| logits[place]);
+            assert!((f64::from(*logit) - wanted).abs() < 2e-4, "{name} row {at} id {id}");
+        }
+    }
+    near_ties
+}
+
+#[test]
+fn dense_f32_runs_are_those_of_transformers() {
+    let near_ties: Vec<u32> =
+        ["ledger_05", "ledger_17"].into_iter().flat_map(compare_dense).collect();
+    assert!(near_ties.len() <= 1, "{near_ties:?}");
+}
+
+#[test]
+fn hidden_states_are_those_of_transformers() {
+    let path = kit::golden().join("traces/dense/ledger_05.fp32.hidden.safetensors");
+    let golden = DumpFile::open(&path).unwrap();
+    let view = golden.get("positions").unwrap();
+    let positions: Vec<u32> =
+        view.to_i32().unwrap().into_iter().map(|at| u32::try_from(at).unwrap()).collect();
+    let task = kit::task("ledger_05");
+    let plan = RecordPlan {
+        hidden: Choice::These(positions.clone()),
+        hidden_layers: Choice::All,
+        ..plan()
+    };
+    let sink = run(&ledger(DType::F32), &[request(&task)], &greedy(4000), plan);
+    assert_eq!(sink.dumps.len(), positions.len());
+    let mut compared = 0;
+    for (index, position) in positions.iter().enumerate() {
+        let id = DumpId::Step { sample_id: "ledger_05".to_owned(), position: *position };
+        let dump = sink.dumps.iter().find(|dump| dump.id == id).unwrap();
+        for name in golden.names().filter(|name| *name != "positions") {
+            let wanted = golden.get(name).unwrap().to_f32().unwrap();
+            let width = wanted.len() / positions.len();
+            let wanted = &wanted[index * width..(index + 1) * width];
+            let ours = our_name(name);
+            let tensor = dump.tensors.iter().find(|tensor| tensor.name == ours).unwrap();
+            let (mut error, mut size) = (0.0, 0.0);
+            let values = tensor.data.chunks_exact(4);
+            assert_eq!(values.len(), width, "{ours}");
+            for (bytes, wanted) in values.zip(wanted) {
+                let value = f32::from_le_bytes(bytes.try_into().unwrap());
+                error += f64::from(value - wanted).powi(2);
+                size += f64::from(*wanted).powi(2);
+            }
+            let relative = (error / size).sqrt();
+            assert!(relative < 2e-5, "{ours} at {position}: {relative}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 8 * (4 * 8 + 2));
+}
+
+/// `layer3.out` is `hidden.layer03.out` here.
+fn our_name(golden: &str) -> String {
+    match golden.strip_prefix("layer").and_then(|rest| rest.split_once('.')) {
+        Some((layer, stage)) => format!("hidden.layer{:02}.{stage}", layer.parse::<u32>().unwrap()),
+        None => format!("hidden.{golden}"),
+    }
+}
+
+#[test]
+fn sixteen_bit_runs_give_the_gold_completions() {
+    for name in ["ledger_05", "ledger_17"] {
+        for (dtype, suffix) in [(DType::F16, "fp16"), (DType::Bf16, "bf16")] {
+            let task = kit::task(name);
+            let engine = ledger(dtype);
+            assert_eq!(engine.cache_dtype(), dtype);
+            let sink = run(&engine, &[request(&task)], &greedy(4000), plan());
+            assert_eq!(sink.samples[0].generated_ids, task.completion_ids, "{name} {suffix}");
+            let rows = golden_rows(&format!("dense/{name}.{suffix}.jsonl.gz"));
+            let mut furthest = 0.0_f64;
+            for (wanted, row) in rows.iter().zip(&sink.steps) {
+                if row.next_token.is_some() {
+                    let logit = wanted["argmax_logit"].as_f64().unwrap();
+                    furthest = furthest.max((f64::from(row.top_logits[0]) - logit).abs());
+                }
+            }
+            // Another order of sums moves 16-bit logits by a few of their steps (1/16 for bf16 near 16); transformers' own
+            // distance to f32 is up to 1.16 here.
+            let bound = if dtype == DType::F16 { 0.5 } else { 1.5 };
+            assert!(furthest < bound, "{name} {suffix}: {furthest}");
+        }
+    }
+}
+
+fn tiny(dir: &Path) {
+    let golden = DumpFile::open(&dir.join("golden.safetensors")).unwrap();
+    let ids: Vec<u32> = golden
+        .get("input_ids")
+        .unwrap()
+        .to_i32()
+        .unwrap()
+        .into_iter()
+        .map(|id| u32::try_from(id).unwrap())
+        .collect();
+    let engine =
+        Engine::load(dir, &LoadOptions { dtype: Some(DType::F32), cache_dtype: None }).unwrap();
+    let rotary = engine.hyper().rotary();
+    let inv_freq = golden.get("inv_freq").unwrap().to_f32().unwrap();
+    assert_eq!(rotary.inv_freq.len(), inv_freq.len());
+    for (found, wanted) in rotary.inv_freq.iter().zip(&inv_freq) {
+        assert!((found - wanted).abs() <= wanted * 2.5e-7, "{}: {found} {wanted}", dir.display());
+    }
+    let scaling: f32 = golden.metadata()["attention_scaling"].parse().unwrap();
+    assert!((rotary.attention_scaling - scaling).abs() < 1e-7);
+    // The first 100 tokens as a prompt, the rest fed one by one.
+    let (prompt, rest) = ids.split_at(100);
+    let request =
+        Request { sample_id: "tiny".to_owned(), prompt_ids: prompt.to_vec(), ..Request::default() };
+    let mut teacher = rest.to_vec();
+    teacher.push(0);
+    let options =
+        RunOptions { teacher: [("tiny".to_owned(), teacher)].into(), ..RunOptions::default() };
+    let plan = RecordPlan { logits: Choice::All, hidden: Choice::All, ..plan() };
+    let sink = run(&engine, &[request], &options, plan);
+    assert_eq!(sink.steps.len(), ids.len());
+    assert_eq!(sink.steps.iter().filter(|row| row.phase == Phase::Prompt).count(), 100);
+    assert_eq!(sink.samples[0].finish, FinishReason::Forced);
+    let logits = golden.get("logits").unwrap().to_f32().unwrap();
+    let vocab = logits.len() / ids.len();
+    for (dump, wanted) in sink.dumps.iter().zip(logits.chunks_exact(vocab)) {
+        let tensor = dump.tensors.iter().find(|tensor| tensor.name == "logits").unwrap();
+        for (bytes, wanted) in tensor.data.chunks_exact(4).zip(wanted) {
+            let value = f32::from_le_bytes(bytes.try_into().unwrap());
+            assert!((value - wanted).abs() < 2e-4, "{}: {value} {wanted}", dir.display());
+        }
+    }
+    assert_eq!(sink.dumps.len(), ids.len());
+}
+
+#[test]
+fn tiny_models_of_every_variant_give_the_logits_of_transformers() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(kit::data().join("models")).unwrap() {
+        let dir = entry.unwrap().path();
+        if dir.join("golden.safetensors").is_file() {
+            tiny(&dir);
+            seen += 1;
+        }
+    }
+    assert!(seen >= 6, "{seen} tiny models");
+}

@@ -1,0 +1,19 @@
+//! The engine: loads a model, runs requests in a batch, and records what it does.
+
+mod answer;
+mod compact;
+mod describe;
+#[cfg(test)]
+mod golden;
+mod load;
+mod options;
+mod record;
+mod run;
+mod sequence;
+mod summary;
+
+pub use answer::boxed_answer;
+pub use load::Engine;
+pub use options::{LoadOptions, Progress, Request, RunOptions, RunSummary};
+pub use run::OnProgress;
+pub use summary::{RowSummary, summarize};
