@@ -71,6 +71,8 @@ pub struct Rope {
     pub attention_scaling: f64,
     /// Head width.
     pub head_dim: usize,
+    /// Frequencies to use instead of the computed ones.
+    given: Option<Vec<f32>>,
 }
 
 impl Rope {
@@ -135,18 +137,27 @@ impl Rope {
             }
         };
         let attention_scaling = attention_scaling(kind, block);
-        Ok((Self { theta, kind, attention_scaling, head_dim }, given.is_none()))
+        Ok((Self { theta, kind, attention_scaling, head_dim, given: None }, given.is_none()))
     }
 
     /// The same with another base; for hypotheses about a recording.
     #[must_use]
     pub fn with_theta(&self, theta: f64) -> Self {
-        Self { theta, ..self.clone() }
+        Self { theta, given: None, ..self.clone() }
+    }
+
+    /// The same with other frequencies (`head_dim / 2`), for a program whose buffer was cast to a narrow dtype.
+    #[must_use]
+    pub fn with_inv_freq(&self, freqs: Vec<f32>) -> Self {
+        Self { given: Some(freqs), ..self.clone() }
     }
 
     /// Inverse frequencies, `head_dim / 2` values in f32, each operation rounded to f32 as in the original.
     #[must_use]
     pub fn inv_freq(&self) -> Vec<f32> {
+        if let Some(given) = &self.given {
+            return given.clone();
+        }
         let half = self.head_dim / 2;
         let periods = (0..half).map(|index| {
             let exponent = (2 * index) as f32 / self.head_dim as f32;

@@ -9,6 +9,7 @@ use candle_core::{Device, Tensor};
 use super::layer::{self, Context, LayerWeights};
 use super::watch::Collector;
 use super::{Cache, Precision, Stage, Watch, ops};
+use crate::rope::Rope;
 use crate::weights::Weights;
 use crate::{Hyper, ReferenceError};
 
@@ -82,6 +83,18 @@ impl Model {
         let resident = (parameters(&hyper) * element <= RESIDENT_BYTES)
             .then(|| (0..hyper.layers).map(|_| OnceLock::new()).collect());
         Ok(Self { hyper, weights, precision, resident, head: OnceLock::new() })
+    }
+
+    /// The same model with another rotary embedding.
+    ///
+    /// # Errors
+    /// Frequencies that do not fit the head width.
+    pub fn with_rope(mut self, rope: Rope) -> Result<Self, ReferenceError> {
+        if rope.inv_freq().len() != self.hyper.head_dim / 2 {
+            return Err(ReferenceError::input("rotary frequencies that do not fit the head width"));
+        }
+        self.hyper.rope = rope;
+        Ok(self)
     }
 
     /// Resolved dimensions.
