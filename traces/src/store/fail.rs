@@ -21,3 +21,15 @@ where
 {
     move |source| TraceError::Arrow { path: path.to_path_buf(), source: Box::new(source) }
 }
+
+/// Runs a decoder of Arrow or Parquet over bytes from outside. Both panic on some damaged bytes where they should
+/// report them; a damaged file is an error here, whatever they do.
+pub(crate) fn guard<T>(
+    path: &Path,
+    decode: impl FnOnce() -> Result<T, TraceError>,
+) -> Result<T, TraceError> {
+    // Nothing that `decode` may have left half-done is used after a panic: the reading as a whole fails.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode)).unwrap_or_else(|_| {
+        Err(malformed(path, "damaged: its decoder gave up; record or copy it again"))
+    })
+}

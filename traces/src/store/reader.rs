@@ -9,7 +9,7 @@ use arrow::array::RecordBatch;
 use super::columns::{StepColumns, StepQuery};
 use super::convert::{SampleOrder, schema_of};
 use super::dumps;
-use super::fail::{io, malformed};
+use super::fail::{guard, io, malformed};
 use super::format::{Kind, read_manifest};
 use super::stream::StreamIndex;
 use super::tensors::DumpFile;
@@ -137,7 +137,9 @@ impl RunReader {
         let path = match &self.streams {
             None => {
                 let path = Kind::Steps.table(&self.dir);
-                pushdown::steps(&path, query, |batch| decoder.append(batch, &path))?;
+                guard(&path, || {
+                    pushdown::steps(&path, query, |batch| decoder.append(batch, &path))
+                })?;
                 path
             }
             Some(_) => {
@@ -191,7 +193,7 @@ impl RunReader {
     ) -> Result<(), TraceError> {
         let Some([step_index, event_index, sample_index]) = &self.streams else {
             let path = kind.table(&self.dir);
-            return pushdown::table(&path, |batch| visit(batch, &path));
+            return guard(&path, || pushdown::table(&path, |batch| visit(batch, &path)));
         };
         let index = match kind {
             Kind::Steps => step_index,

@@ -15,7 +15,7 @@ use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
 use arrow::ipc::{MessageHeader, root_as_message};
 
-use super::fail::{arrow, io, malformed};
+use super::fail::{arrow, guard, io, malformed};
 use crate::TraceError;
 
 const MARKER: [u8; 4] = [0xFF; 4];
@@ -78,6 +78,11 @@ impl StreamFile {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    #[cfg(all(test, target_os = "linux"))]
+    pub(super) fn fill_disk(&mut self) {
+        self.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
     }
 
     /// Moves the file; appending goes on.
@@ -187,7 +192,11 @@ impl StreamIndex {
         };
         if let Some(frame) = self.schema {
             let mut buffer = reader.load(frame)?;
-            reader.decoder.decode(&mut buffer).map_err(|error| reader.damaged(0, frame, &error))?;
+            let decoded = guard(&self.path, || {
+                let decoded = reader.decoder.decode(&mut buffer);
+                decoded.map_err(|error| damaged(&self.path, 0, frame, &error))
+            });
+            decoded?;
         }
         Ok(reader)
     }
@@ -210,8 +219,11 @@ impl BatchReader<'_> {
             .get(number)
             .ok_or_else(|| malformed(&self.index.path, format!("no batch {number}")))?;
         let mut buffer = self.load(frame)?;
-        let decoded = self.decoder.decode(&mut buffer);
-        let batch = decoded.map_err(|error| self.damaged(number + 1, frame, &error))?;
+        let path = &self.index.path;
+        let decoder = &mut self.decoder;
+        let batch = guard(path, || {
+            decoder.decode(&mut buffer).map_err(|error| damaged(path, number + 1, frame, &error))
+        })?;
         let batch = batch.filter(|batch| batch.schema().fields() == self.expected.fields());
         batch.ok_or_else(|| {
             malformed(
@@ -234,11 +246,10 @@ impl BatchReader<'_> {
         self.file.read_exact(&mut bytes).map_err(io(path))?;
         Ok(Buffer::from_vec(bytes))
     }
+}
 
-    fn damaged(&self, batch: usize, frame: Frame, error: &dyn std::fmt::Display) -> TraceError {
-        let offset = frame.offset;
-        malformed(&self.index.path, format!("batch {batch} at byte {offset} is damaged: {error}"))
-    }
+fn damaged(path: &Path, batch: usize, frame: Frame, error: &dyn std::fmt::Display) -> TraceError {
+    malformed(path, format!("batch {batch} at byte {} is damaged: {error}", frame.offset))
 }
 
 fn message(file: &mut File, offset: u64, end: u64) -> std::io::Result<Message> {

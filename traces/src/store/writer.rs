@@ -275,6 +275,14 @@ impl TraceSink for RunWriter {
     }
 }
 
+#[cfg(all(test, target_os = "linux"))]
+impl RunWriter {
+    /// From now on the step stream is on a disk without room.
+    pub(super) fn fill_disk(&mut self) {
+        self.streams.steps.fill_disk();
+    }
+}
+
 /// True where `dir` looks like a run (it has a manifest).
 #[must_use]
 pub fn is_run(dir: &Path) -> bool {

@@ -1,4 +1,10 @@
-//! Tests of the run directory as a whole.
+//! Tests of the run directory as a whole: rows whose fields all differ, and what writer and reader make of them.
+
+mod dumps;
+mod kill;
+mod query;
+mod resume;
+mod round_trip;
 
 use std::path::Path;
 
@@ -107,25 +113,4 @@ fn expected(rows: u32) -> Vec<StepRow> {
 fn bits(row: &StepRow) -> (StepRow, Vec<u32>) {
     let logits = row.top_logits.iter().map(|logit| logit.to_bits()).collect();
     (StepRow { top_logits: Vec::new(), ..row.clone() }, logits)
-}
-
-#[test]
-fn what_is_written_is_read_complete_or_not() {
-    for finish in [true, false] {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), 100, finish);
-        let run = RunReader::open(dir.path()).unwrap();
-        assert_eq!(run.is_complete(), finish);
-        assert!(run.remarks().is_empty());
-        assert_eq!(run.sample_ids().unwrap(), ["b", "a", "c"]);
-        let columns = run.steps(&StepQuery::default()).unwrap();
-        let rows: Vec<_> = (0..columns.len).map(|row| bits(&columns.row(row).unwrap())).collect();
-        assert_eq!(rows, expected(100).iter().map(bits).collect::<Vec<_>>());
-        assert_eq!(columns.row(columns.len), None);
-        assert_eq!(run.events(Some("a")).unwrap(), [event("a", 1), event("a", 2)]);
-        assert_eq!(run.events(None).unwrap().len(), 3);
-        let mut samples = run.samples().unwrap();
-        samples.sort_by(|a, b| a.sample_id.cmp(&b.sample_id));
-        assert_eq!(samples, [sample("a"), sample("b"), sample("c")]);
-    }
 }
