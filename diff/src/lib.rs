@@ -10,6 +10,7 @@ pub mod gather;
 mod inputs;
 mod keep;
 pub mod noise;
+pub mod positions;
 mod presence;
 pub mod report;
 mod sample;

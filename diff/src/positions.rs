@@ -1,0 +1,77 @@
+//! Positions, RoPE indices, row counts, triggers and protected rows of one run against its own manifest.
+//!
+//! Two parts: the step table (gapless positions, `rope_index == position`, row arithmetic, the trigger) and every
+//! dumped keep-set (positions gathered by it, window and prefix kept). Rules that the manifest does not name are not
+//! checked and said so; they never count as passed.
+
+mod collect;
+mod rules;
+mod sets;
+mod steps;
+
+use lockstep_traces::store::{RunReader, StepColumn, StepQuery};
+use lockstep_traces::{CheckKind, CheckReport, TraceError, Verdict};
+use serde_json::json;
+
+use collect::Collector;
+use rules::Rules;
+
+/// Checks one run.
+///
+/// # Errors
+/// [`TraceError`] where the run or a dump cannot be read or contradicts its own sizes.
+pub fn check(run: &RunReader) -> Result<CheckReport, TraceError> {
+    let query = StepQuery {
+        columns: Some(vec![
+            StepColumn::Phase,
+            StepColumn::TokenId,
+            StepColumn::RowsBefore,
+            StepColumn::RowsAfter,
+            StepColumn::Compaction,
+            StepColumn::RopeIndex,
+        ]),
+        ..StepQuery::default()
+    };
+    let (columns, events, samples) = (run.steps(&query)?, run.events(None)?, run.samples()?);
+    let rules = Rules::of(run.manifest());
+    let mut found = Collector::default();
+    let rows = steps::check(
+        &steps::Table { columns: &columns, events: &events, samples: &samples },
+        &rules,
+        &mut found,
+    );
+    let heads = sets::check(run, &samples, &rules, &mut found)?;
+    let skipped = found.skipped;
+    let (findings, limits, different) = found.finish();
+    let compared = rows + heads;
+    let verdict = if !findings.is_empty() {
+        Verdict::Diverged
+    } else if compared == 0 {
+        Verdict::Incomparable {
+            why: "the run holds no rows and no keep-sets: nothing was checked".to_owned(),
+        }
+    } else {
+        Verdict::Identical
+    };
+    Ok(CheckReport {
+        kind: CheckKind::Positions,
+        verdict,
+        compared,
+        different,
+        skipped,
+        unit: "step rows and head keep-sets".to_owned(),
+        findings,
+        limits,
+        detail: json!({
+            "step_rows": rows,
+            "head_keep_sets": heads,
+            "compactions": events.len(),
+            "trigger_checked": rules.trigger_known(),
+            "window": rules.window,
+            "prefix_protected": rules.protects,
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests;
