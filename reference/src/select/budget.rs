@@ -56,9 +56,14 @@ impl Ranking {
 /// The plan of a rule set for a cache.
 #[must_use]
 pub fn plan(rules: &Rules, input: &Input<'_>) -> Plan {
-    let (rows, moment) = (input.rows(), input.moment);
+    plan_rows(rules, input.rows(), input.moment, input.positions.of(0, 0))
+}
+
+/// As [`plan`], for a cache of which only the positions of KV head 0 are known; only `trt` reads them.
+#[must_use]
+pub fn plan_rows(rules: &Rules, rows: usize, moment: Moment, positions: &[i32]) -> Plan {
     match rules.rule_set {
-        RuleSet::Trt => trt(rules, rows, moment, input.positions.of(0, 0)),
+        RuleSet::Trt => trt(rules, rows, moment, positions),
         RuleSet::Hf => hf(rules, rows, moment),
         RuleSet::Vllm => vllm(rules, rows, moment),
         RuleSet::Sglang => sglang(rules, rows, moment),

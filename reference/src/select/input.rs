@@ -192,28 +192,27 @@ impl Input<'_> {
     /// T: rows in the cache.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.keys.first().map_or(0, KeyView::rows)
+        self.keys.first().map_or_else(|| self.positions.of(0, 0).len(), KeyView::rows)
     }
 
-    /// Checks that every part has the same rows, heads and width.
+    /// Checks that every part has the same rows, heads and width. Keys may be absent altogether where raw scores are
+    /// given.
     ///
     /// # Errors
     /// [`SelectError::Shape`] or [`SelectError::Input`].
     pub fn check(&self, freqs: usize) -> Result<(), SelectError> {
-        let first = self
-            .keys
-            .first()
-            .ok_or_else(|| SelectError::Input { what: "no layer of cached keys".to_owned() })?;
-        same("layers of cached keys", self.layers.len(), self.keys.len())?;
-        same("frequencies of statistics", first.head_dim / 2, freqs)?;
-        for key in &self.keys {
-            same("rows of a layer", first.rows, key.rows)?;
-            same("head width of a layer", first.head_dim, key.head_dim)?;
-            let bytes = self.heads.kv_heads * key.rows * key.head_dim * key.dtype.size();
-            same("bytes of a layer's keys", bytes, key.bytes.len())?;
+        if let Some(first) = self.keys.first() {
+            same("layers of cached keys", self.layers.len(), self.keys.len())?;
+            same("frequencies of statistics", first.head_dim / 2, freqs)?;
+            for key in &self.keys {
+                same("rows of a layer", first.rows, key.rows)?;
+                same("head width of a layer", first.head_dim, key.head_dim)?;
+                let bytes = self.heads.kv_heads * key.rows * key.head_dim * key.dtype.size();
+                same("bytes of a layer's keys", bytes, key.bytes.len())?;
+            }
         }
         self.heads.group()?;
-        self.positions.check(self.keys.len(), self.heads.kv_heads, first.rows)
+        self.positions.check(self.layers.len(), self.heads.kv_heads, self.rows())
     }
 }
 

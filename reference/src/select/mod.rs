@@ -24,7 +24,7 @@ mod stages;
 mod torch;
 mod zscore;
 
-pub use budget::{Plan, Ranking, plan};
+pub use budget::{Plan, Ranking, plan, plan_rows};
 pub use calibrate::{HeadCalibration, calibrate};
 pub use choose::{best, kth};
 pub use error::SelectError;

@@ -129,6 +129,18 @@ impl<'a> Ranker<'a> {
         })
     }
 
+    /// Layers that are scored, in order.
+    #[must_use]
+    pub fn score_layers(&self) -> Vec<u32> {
+        self.served.iter().map(|(_, number, _)| *number).collect()
+    }
+
+    /// Heads that are scored.
+    #[must_use]
+    pub fn score_heads(&self) -> &[u32] {
+        self.stats.heads()
+    }
+
     /// First row that must be scored: rows that are not ranked are scored only where the z-score counts them.
     fn first_scored(&self) -> usize {
         if self.recipe.z_rows == ZRows::All { 0 } else { self.ranking.first }
@@ -377,7 +389,7 @@ impl<'a> Ranker<'a> {
             Grid::new(&[blocks.len(), heads], rows)
         };
         Stages {
-            score_layers: self.served.iter().map(|(_, number, _)| *number).collect(),
+            score_layers: self.score_layers(),
             score_heads: self.stats.heads().to_vec(),
             score_row_offset: self.ranking.first,
             raw: grid(raw.iter().map(Vec::as_slice).collect(), cut),

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use lockstep_traces::{Aggregation, DType};
 
+use super::error::same;
 use super::heads::{HeadMeans, HeadStats, length};
 use super::input::{Input, KeyView};
 use super::phase::{self, Trig};
@@ -41,6 +42,7 @@ impl<'a, R: Real> Scorer<'a, R> {
         first: usize,
     ) -> Result<Self, SelectError> {
         input.check(stats.freqs())?;
+        same("layers of cached keys", input.layers.len(), input.keys.len())?;
         let omega = phase::omega(recipe, stats.omega());
         let offsets = phase::offsets(recipe.offset_max_length);
         let trig = match recipe.keys {

@@ -1,1 +1,24 @@
-//! Selections of a run recomputed.
+//! Selections of a run recomputed from its dumps: every stage in f64 under a named rule set, and under a matrix of known
+//! mistakes where something differs.
+
+mod check;
+mod detail;
+mod error;
+mod event;
+mod findings;
+mod hypotheses;
+mod judge;
+mod limits;
+mod options;
+mod settings;
+mod setup;
+
+#[cfg(test)]
+mod tests;
+
+pub use check::check;
+pub use detail::{
+    Cell, EventDetail, HypothesisDetail, SelectorDetail, SetDetail, SetStatus, StageDetail,
+};
+pub use error::SelectorError;
+pub use options::SelectorOptions;

@@ -1,0 +1,314 @@
+//! The check over all dumped compactions of a run.
+
+use lockstep_reference::select::{
+    Grid, Input, LayerScores, NoiseStream, Plan, Real, Selection, noise_draws, plan_rows,
+};
+use lockstep_traces::store::{DumpFile, RunReader};
+use lockstep_traces::{CheckKind, CheckReport, DumpId, EventRow, PolicySpec, Verdict, stats};
+
+use super::detail::{EventDetail, HypothesisDetail, SetDetail, SetStatus};
+use super::event::Event;
+use super::findings::{EventNotes, Ledger};
+use super::hypotheses::{Hypothesis, matrix};
+use super::judge::{Judged, judge};
+use super::limits::Limits;
+use super::settings::{self, Model};
+use super::setup::{Evaluated, Setup, evaluate};
+use super::{SelectorError, SelectorOptions};
+
+const UNIT: &str = "keep-sets";
+
+/// Recomputes every dumped compaction of `run` under its rule set and compares scores, stage by stage, and keep-sets.
+/// Where something differs, the hypothesis matrix is run and names the mistake that gives what was recorded.
+///
+/// # Errors
+/// [`SelectorError`] where a file cannot be read or a dump contradicts itself. A run without dumped compactions, or
+/// without what the selection reads, is `incomparable` with the reason.
+pub fn check(run: &RunReader, options: &SelectorOptions) -> Result<CheckReport, SelectorError> {
+    let spec = settings::policy(run.manifest())?;
+    if options.rule_set.is_none()
+        && let Some(why) = settings::without_selector(&spec)
+    {
+        return Ok(incomparable(why));
+    }
+    let dumps = wanted(run, options)?;
+    if dumps.is_empty() {
+        let compactions = run.events(options.sample_id.as_deref())?.len();
+        return Ok(incomparable(format!(
+            "none of {compactions} compactions is dumped with its keys or scores; record them again"
+        )));
+    }
+    let Some(path) = &options.stats else {
+        return Ok(incomparable("the calibration statistics are not given"));
+    };
+    let recorded = run.manifest().model.stats_sha256.as_deref();
+    let found = lockstep_traces::hash::sha256_file(path)?;
+    if recorded.is_some_and(|recorded| recorded != found) {
+        return Ok(incomparable(format!(
+            "{} is not the statistics file of this run: its sha256 is {found}",
+            path.display()
+        )));
+    }
+    let stats = stats::read(path)?;
+    let rules = settings::rules(&spec, options.rule_set)?;
+    let model = settings::model(run.manifest(), &stats, options, rules.rule_set)?;
+    let mut checker = Checker {
+        options,
+        spec: PolicySpec { rule_set: Some(rules.rule_set), ..spec },
+        setup: Setup::of(rules),
+        model,
+        events: run.events(None)?,
+        ledger: Ledger::default(),
+    };
+    for (sample_id, ordinal, file) in dumps {
+        checker.one(&file, &sample_id, ordinal)?;
+    }
+    Ok(checker.report(recorded.is_none()))
+}
+
+fn incomparable(why: impl Into<String>) -> CheckReport {
+    CheckReport {
+        kind: CheckKind::Selector,
+        verdict: Verdict::Incomparable { why: why.into() },
+        compared: 0,
+        different: 0,
+        skipped: 0,
+        unit: UNIT.to_owned(),
+        findings: Vec::new(),
+        limits: Vec::new(),
+        detail: serde_json::Value::Null,
+    }
+}
+
+type DumpedCompaction = (String, u32, DumpFile);
+
+fn wanted(
+    run: &RunReader,
+    options: &SelectorOptions,
+) -> Result<Vec<DumpedCompaction>, SelectorError> {
+    let mut list = Vec::new();
+    for id in run.dumps()? {
+        let DumpId::Compaction { sample_id, ordinal } = &id else { continue };
+        let sample = options.sample_id.as_ref().is_none_or(|wanted| wanted == sample_id);
+        let chosen = options.ordinals.as_ref().is_none_or(|choice| choice.has(*ordinal));
+        if !sample || !chosen {
+            continue;
+        }
+        if let Some(file) = run.dump(&id)? {
+            list.push((sample_id.clone(), *ordinal, file));
+        }
+    }
+    Ok(list)
+}
+
+struct Checker<'a> {
+    options: &'a SelectorOptions,
+    spec: PolicySpec,
+    setup: Setup,
+    model: Model,
+    events: Vec<EventRow>,
+    ledger: Ledger,
+}
+
+impl Checker<'_> {
+    fn one(&mut self, file: &DumpFile, sample_id: &str, ordinal: u32) -> Result<(), SelectorError> {
+        let event = Event::read(file, sample_id, ordinal)?;
+        let keys = event.keys(file)?;
+        let Some(positions) = event.positions.clone() else {
+            self.ledger.skip(&event, "positions before the compaction are not dumped");
+            return Ok(());
+        };
+        if keys.is_empty() && event.scores.raw.is_none() {
+            self.ledger.skip(&event, "neither keys nor raw scores are dumped");
+            return Ok(());
+        }
+        if event.keep.is_none() && event.scores.is_empty() {
+            self.ledger.skip(&event, "neither keep-sets nor scores are dumped");
+            return Ok(());
+        }
+        let known = !keys.is_empty();
+        let input = event.input(keys, positions, self.model.q_heads, self.setup.rules.max_rows);
+        let (detail, notes) = Case { checker: self, event: &event, input: &input, known }.run()?;
+        self.ledger.add(&event, detail, notes);
+        Ok(())
+    }
+
+    /// Noise of rule set `hf` as it stands before this compaction: draws of the earlier ones of the sample are passed over.
+    fn noise(&self, event: &Event) -> Option<NoiseStream> {
+        let mut stream = NoiseStream::new(self.setup.rules.noise_seed?);
+        let earlier = self
+            .events
+            .iter()
+            .filter(|row| row.sample_id == event.sample_id && row.ordinal < event.ordinal);
+        for row in earlier {
+            let rows = usize::try_from(row.rows_before).unwrap_or(usize::MAX);
+            let n = usize::try_from(row.absolute_position).unwrap_or(usize::MAX);
+            let moment = lockstep_reference::select::Moment::at(n, event.prompt_len);
+            if let Plan::Ranked(ranking) = plan_rows(&self.setup.rules, rows, moment, &[]) {
+                let cols = rows - ranking.first;
+                stream.skip(noise_draws(&self.setup.recipe, &self.model.stats, cols));
+            }
+        }
+        Some(stream)
+    }
+
+    fn report(self, unverified: bool) -> CheckReport {
+        let mut limits = self.model.notes.clone();
+        if unverified {
+            limits.push(
+                "the run records no hash of its statistics file: the one given is taken on trust"
+                    .to_owned(),
+            );
+        }
+        self.ledger.report(&self.setup, limits)
+    }
+}
+
+/// One compaction under judgement.
+struct Case<'a> {
+    checker: &'a Checker<'a>,
+    event: &'a Event,
+    input: &'a Input<'a>,
+    /// Keys were dumped.
+    known: bool,
+}
+
+impl Case<'_> {
+    fn run(&self) -> Result<(EventDetail, EventNotes), SelectorError> {
+        let setup = &self.checker.setup;
+        let noise = self.checker.noise(self.event);
+        let exact = self.evaluate::<f64>(setup, None, noise.as_ref())?;
+        let asked = self.checker.options.tolerance;
+        let mut limits = Limits::floors(&setup.recipe, setup.rules.rule_set, asked);
+        if !setup.recipe.normalize {
+            limits = limits.in_raw_units(&exact.selection);
+        }
+        let mut judged = judge(self.event, &exact.selection, &setup.recipe, &limits);
+        if !judged.agrees() && self.known {
+            let rough = self.evaluate::<f32>(setup, None, noise.as_ref())?;
+            limits = limits.with_control(&exact.selection, &rough.selection);
+            if let Some(asked) = asked {
+                limits.stage[0] = asked;
+            }
+            judged = judge(self.event, &exact.selection, &setup.recipe, &limits);
+        }
+        let mut hypotheses = Vec::new();
+        if !judged.agrees() || self.checker.options.always_hypotheses {
+            let checker = self.checker;
+            for hypothesis in matrix(setup, &checker.spec, &checker.model, self.input) {
+                hypotheses.extend(self.hypothesis(&hypothesis, &exact, &limits, noise.as_ref())?);
+            }
+        }
+        let notes = EventNotes::of(self.event, self.input, &exact.selection, self.known);
+        Ok((self.detail(&judged, hypotheses), notes))
+    }
+
+    fn evaluate<R: Real>(
+        &self,
+        setup: &Setup,
+        held: Option<&[LayerScores<R>]>,
+        noise: Option<&NoiseStream>,
+    ) -> Result<Evaluated<R>, SelectorError> {
+        let recorded = (!self.known).then_some(&self.event.scores);
+        let stats = &self.checker.model.stats;
+        Ok(evaluate(setup, stats, self.input, held, recorded, noise)?)
+    }
+
+    /// `None` where the dump does not hold what the hypothesis needs, or its rules cannot be applied to this cache.
+    fn hypothesis(
+        &self,
+        hypothesis: &Hypothesis,
+        exact: &Evaluated<f64>,
+        limits: &Limits,
+        noise: Option<&NoiseStream>,
+    ) -> Result<Option<HypothesisDetail>, SelectorError> {
+        let same_scores = hypothesis.setup.scores_like(&self.checker.setup);
+        if !self.known && !same_scores {
+            return Ok(None);
+        }
+        let held = exact.raw.as_deref().filter(|_| same_scores);
+        let other = match self.evaluate::<f64>(&hypothesis.setup, held, noise) {
+            Ok(other) => other.selection,
+            // Statistics of a part of the heads cannot be averaged, for one: the hypothesis does not apply.
+            Err(SelectorError::Select(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let judged = judge(self.event, &other, &hypothesis.setup.recipe, limits);
+        let indistinguishable = alike(self.event, &exact.selection, &other, limits);
+        Ok(Some(HypothesisDetail {
+            name: hypothesis.name.to_owned(),
+            cause: hypothesis.cause.map(|cause| cause.slug().to_owned()),
+            exact_heads: judged.count(SetStatus::Exact),
+            tie_heads: judged.count(SetStatus::Tie),
+            heads: u64::try_from(judged.sets.len()).unwrap_or(u64::MAX),
+            mean_jaccard: judged.mean_jaccard(),
+            max_stage_error: judged.max_stage_error(),
+            first_stage: judged.first_stage().map(str::to_owned),
+            reproduces: judged.agrees() && !indistinguishable,
+            indistinguishable,
+        }))
+    }
+
+    fn detail(&self, judged: &Judged, hypotheses: Vec<HypothesisDetail>) -> EventDetail {
+        let narrow = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        let first = judged.first_stage();
+        let tied = judged.sets.iter().any(|set| set.status == SetStatus::Tie);
+        let status = match (first, tied) {
+            (Some(_), _) => SetStatus::Differs,
+            (None, true) => SetStatus::Tie,
+            (None, false) => SetStatus::Exact,
+        };
+        let told = |set: &&SetDetail| {
+            set.status != SetStatus::Exact
+                || !set.ordered
+                || !set.unprotected.is_empty()
+                || set.against_tie_rule
+        };
+        EventDetail {
+            sample_id: self.event.sample_id.clone(),
+            ordinal: self.event.ordinal,
+            absolute_position: narrow(self.event.absolute_position),
+            round_start: self.event.round_start.map(narrow),
+            rows_before: narrow(self.event.rows_before),
+            rows_after: narrow(self.event.rows_after),
+            status,
+            first_stage: first.map(str::to_owned),
+            heads: u64::try_from(judged.sets.len()).unwrap_or(u64::MAX),
+            exact: judged.count(SetStatus::Exact),
+            tie: judged.count(SetStatus::Tie),
+            differs: judged.count(SetStatus::Differs),
+            stages: judged.stages.clone(),
+            sets: judged.sets.iter().filter(told).cloned().collect(),
+            budget: judged.budget.clone(),
+            hypotheses,
+        }
+    }
+}
+
+/// Would nothing that is recorded tell the two selections apart?
+fn alike(event: &Event, a: &Selection, b: &Selection, limits: &Limits) -> bool {
+    let keeps = event.keep.is_none() || a.keep == b.keep;
+    let (Some(x), Some(y)) = (&a.stages, &b.stages) else {
+        return keeps && a.stages.is_none() == b.stages.is_none();
+    };
+    let scores = &event.scores;
+    let pairs = [
+        (scores.raw.is_some(), &x.raw, &y.raw),
+        (scores.z.is_some(), &x.z, &y.z),
+        (scores.group.is_some(), &x.group, &y.group),
+        (scores.ranked.is_some(), &x.final_scores, &y.final_scores),
+    ];
+    let near = |(index, (recorded, x, y)): (usize, (bool, &Grid, &Grid))| {
+        let scale = if index == 0 {
+            x.values.iter().filter(|v| v.is_finite()).fold(0.0f64, |held, v| held.max(v.abs()))
+        } else {
+            1.0
+        };
+        let limit = limits.stage[index] * scale;
+        let close = |(x, y): (&f64, &f64)| {
+            x.total_cmp(y).is_eq() || (x - y).abs() <= limit || (x.is_nan() && y.is_nan())
+        };
+        !recorded || (x.shape == y.shape && x.values.iter().zip(&y.values).all(close))
+    };
+    keeps && pairs.into_iter().enumerate().all(near)
+}
