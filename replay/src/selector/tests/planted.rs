@@ -93,7 +93,7 @@ fn a_maximum_over_layers_is_named_at_the_final_stage() {
 
 #[test]
 fn another_order_of_ties_is_named_where_there_are_ties() {
-    let tied = Recipe { fours: true, ..Recipe::with(Cause::TieOrder) };
+    let tied = Recipe { fives: true, ..Recipe::with(Cause::TieOrder) };
     let (report, detail) = checked(tied);
     named(&report, Cause::TieOrder, 1, "keep");
     assert_eq!(detail.by_event[0].first_stage.as_deref(), Some("tie"));

@@ -24,8 +24,8 @@ const PROMPT: usize = 6;
 pub(super) struct Recipe {
     pub(super) fault: Option<Cause>,
     pub(super) window: usize,
-    /// Rows come in fours of equal keys.
-    pub(super) fours: bool,
+    /// Rows come in fives of equal keys.
+    pub(super) fives: bool,
     pub(super) scores: bool,
     pub(super) keys: bool,
     pub(super) compactions: u32,
@@ -33,7 +33,7 @@ pub(super) struct Recipe {
 
 impl Recipe {
     pub(super) const fn clean() -> Self {
-        Self { fault: None, window: 4, fours: false, scores: true, keys: true, compactions: 2 }
+        Self { fault: None, window: 4, fives: false, scores: true, keys: true, compactions: 2 }
     }
 
     pub(super) const fn with(fault: Cause) -> Self {
@@ -192,12 +192,12 @@ fn choose(scores: &[f32], higher_first: bool) -> Vec<usize> {
     rows
 }
 
-fn append(cache: &mut Cache, n: usize, fours: bool, stream: &mut Stream) {
+fn append(cache: &mut Cache, n: usize, fives: bool, stream: &mut Stream) {
     for layer in 0..LAYERS {
         for kv in 0..KV {
             let key: [f32; WIDTH] = std::array::from_fn(|_| stream.next());
             let rows = &mut cache.keys[layer][kv];
-            let twin = rows.last().copied().filter(|_| fours && n % 4 != 0);
+            let twin = rows.last().copied().filter(|_| fives && !n.is_multiple_of(5));
             rows.push(twin.unwrap_or(key));
         }
     }
@@ -302,7 +302,7 @@ pub(super) fn record(dir: &Path, recipe: Recipe) -> (PathBuf, PathBuf) {
     let mut ordinal = 0;
     for position in 0.. {
         let before = cache.positions[0].len();
-        append(&mut cache, position, recipe.fours, &mut stream);
+        append(&mut cache, position, recipe.fives, &mut stream);
         let n = position + 1;
         let compacts = cache.positions[0].len() == BUDGET + STEP;
         if compacts {
