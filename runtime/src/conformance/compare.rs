@@ -121,18 +121,14 @@ impl Tally {
         if ours.len() != expected.len() {
             return Err(differs(format!("{} rows kept, expected {}", ours.len(), expected.len())));
         }
-        let other = |row: &&u32| expected.binary_search(row).is_err();
-        let extra: Vec<u32> = ours.iter().filter(other).copied().collect();
-        let missing = expected.iter().filter(|row| ours.binary_search(row).is_err()).copied();
-        for row in extra.iter().copied().chain(missing) {
-            let tied = scores.is_some_and(|scores| scores.tied(row));
-            if !tied {
-                let whose =
-                    if extra.contains(&row) { "kept here only" } else { "dropped here only" };
-                return Err(differs(format!(
-                    "row {row} is {whose}, and its expected score is not at the cut"
-                )));
-            }
+        let lacks = |list: &[u32], row: u32| list.binary_search(&row).is_err();
+        let extra: Vec<u32> = ours.iter().copied().filter(|&row| lacks(&expected, row)).collect();
+        let missing: Vec<u32> = expected.iter().copied().filter(|&row| lacks(&ours, row)).collect();
+        let tied = |row: &u32| scores.is_some_and(|scores| scores.tied(*row));
+        if !extra.iter().chain(&missing).all(tied) {
+            return Err(differs(format!(
+                "rows {extra:?} are kept here only and {missing:?} there only, and not all of them score at the cut"
+            )));
         }
         self.ties += extra.len();
         Ok(())

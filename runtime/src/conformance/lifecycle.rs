@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use lockstep_traces::stats;
 use lockstep_traces::store::DumpFile;
 use lockstep_traces::{Cause, DType, RuleSet};
 
@@ -34,7 +35,7 @@ fn follow(
             file.as_ref().ok_or_else(|| differs(format!("the case names no {what} file")))?;
         Ok::<_, CaseError>(dir.join(name))
     };
-    let stats = vectors::stats(&name(&case.stats, "stats")?, dims)?;
+    let stats = stats::read(&name(&case.stats, "stats")?)?;
     let file = DumpFile::open(&name(&case.expected, "expected")?)?;
     let inv_freq = stats.inv_freq.clone().unwrap_or_default();
     let rotary = RotaryTable { inv_freq, attention_scaling };
@@ -108,7 +109,7 @@ impl Run<'_> {
         let event = self.case.events.get(self.seen).ok_or_else(|| {
             differs(format!("a compaction at N = {} that is not recorded", due.absolute_position))
         })?;
-        let number = self.seen;
+        let number = self.seen + 1;
         schedule(due, event, self.step)
             .map_err(|what| differs(format!("compaction {number}: {what}")))?;
         let keys = self.file.get(&self.tensor("k_before"))?;

@@ -1,14 +1,10 @@
-//! Inputs, statistics and expected tensors of a case.
-
-use std::collections::BTreeMap;
-use std::path::Path;
+//! Inputs and expected tensors of a case.
 
 use half::{bf16, f16};
-use lockstep_traces::stats::QueryStats;
-use lockstep_traces::store::{DumpFile, TensorView};
-use lockstep_traces::{DType, TraceError};
+use lockstep_traces::DType;
+use lockstep_traces::store::TensorView;
 
-use super::error::{CaseError, differs};
+use super::error::CaseError;
 use crate::select::{CacheView, Dims, Keys};
 
 /// Keys in the dtype of the file, `[layers, kv_heads, rows, head_dim]`.
@@ -73,34 +69,4 @@ pub(super) fn lists(tensor: &TensorView<'_>) -> Result<Vec<Vec<u32>>, CaseError>
 pub(super) fn rows(tensor: &TensorView<'_>) -> Result<Vec<Vec<f32>>, CaseError> {
     let width = tensor.shape.last().copied().unwrap_or(0).max(1);
     Ok(tensor.to_f32()?.chunks(width).map(<[f32]>::to_vec).collect())
-}
-
-/// Dense statistics `[layers, q_heads, freqs]` of every head, with the inverse frequencies of the case.
-pub(super) fn stats(path: &Path, dims: Dims) -> Result<QueryStats, CaseError> {
-    let file = DumpFile::open(path)?;
-    let shape = [dims.layers, dims.q_heads, dims.freqs()];
-    let array = |name: &str| -> Result<Vec<f32>, TraceError> {
-        let tensor = file.get(name)?;
-        tensor.expect(DType::F32, &shape)?;
-        tensor.to_f32()
-    };
-    let numbers = |count: usize| -> Result<Vec<u32>, CaseError> {
-        let count = u32::try_from(count).map_err(|_| differs("too many layers or heads"))?;
-        Ok((0..count).collect())
-    };
-    let (layers, heads) = (numbers(dims.layers)?, numbers(dims.q_heads)?);
-    let sampled =
-        layers.iter().flat_map(|&layer| heads.iter().map(move |&head| (layer, head))).collect();
-    Ok(QueryStats {
-        freqs: dims.freqs(),
-        q_mean_real: array("q_mean_real")?,
-        q_mean_imag: array("q_mean_imag")?,
-        q_abs_mean: array("q_abs_mean")?,
-        inv_freq: Some(file.get("inv_freq")?.to_f32()?),
-        freq_scale_sq: Some(file.get("freq_scale_sq")?.to_f32()?),
-        layers,
-        heads,
-        sampled,
-        metadata: BTreeMap::new(),
-    })
 }

@@ -223,10 +223,8 @@ impl Policy {
         let in_prompt = |row: &&u32| {
             positions.get(**row as usize).is_some_and(|&at| (at as usize) < state.prompt_len)
         };
-        state.prompt_rows = selection.keep.rows(0, 0).iter().filter(in_prompt).count();
-        state.rows = selection.keep.len();
-        state.ordinal = due.ordinal;
-        state.compacted_at = Some(state.fed);
+        let prompt_rows = selection.keep.rows(0, 0).iter().filter(in_prompt).count();
+        state.settle(due, selection.keep.len(), prompt_rows);
         Ok(selection)
     }
 

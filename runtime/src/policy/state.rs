@@ -47,6 +47,14 @@ impl PolicyState {
     pub const fn compactions(&self) -> u32 {
         self.ordinal
     }
+
+    /// Counts a compaction as done.
+    pub(super) fn settle(&mut self, due: &Compaction, kept: usize, prompt_rows: usize) {
+        self.rows = kept;
+        self.prompt_rows = prompt_rows;
+        self.ordinal = due.ordinal;
+        self.compacted_at = Some(self.fed);
+    }
 }
 
 /// A compaction that is due.

@@ -316,3 +316,187 @@ fn reciprocal_mean(rows: &[&Vec<f32>]) -> Vec<f32> {
     sum.iter_mut().for_each(|value| *value *= reciprocal);
     sum
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_traces::{Cause, PolicySpec};
+
+    use super::*;
+
+    const DIMS: Dims = Dims { layers: 2, kv_heads: 2, q_heads: 4, head_dim: 2 };
+
+    fn rules(rule_set: RuleSet, mode: SelectionMode) -> Rules {
+        let spec =
+            PolicySpec { rule_set: Some(rule_set), mode: Some(mode), ..PolicySpec::default() };
+        Rules::resolve(&spec).unwrap()
+    }
+
+    fn head(layer: usize, head: usize) -> Head {
+        let none = Vec::new();
+        Head {
+            layer,
+            head,
+            kv_head: head / 2,
+            re: none.clone(),
+            im: none.clone(),
+            modulus: none.clone(),
+            scale: none.clone(),
+            energy: none,
+        }
+    }
+
+    fn reduce(rules: &Rules, heads: &[Head], raw: &[[f32; 3]], faults: Faults) -> Reduced {
+        let layout = Layout::new(heads, DIMS);
+        let reducer = Reducer {
+            rules,
+            dims: DIMS,
+            layout: &layout,
+            faults,
+            counted: vec![true; 3],
+            dropped: 0,
+        };
+        reducer.reduce(&raw.iter().map(|row| row.to_vec()).collect(), None)
+    }
+
+    fn close(ours: &[f32], wanted: &[f32]) {
+        assert_eq!(ours.len(), wanted.len());
+        for (a, b) in ours.iter().zip(wanted) {
+            assert!((a - b).abs() < 1e-6, "{ours:?} {wanted:?}");
+        }
+    }
+
+    fn per_head(reduced: &Reduced) -> &[Vec<f32>] {
+        match &reduced.rankings {
+            Rankings::PerHead(heads) => heads,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_sample_deviation_of_one_two_three_is_one_and_the_population_deviation_is_not() {
+        let heads = [head(0, 0)];
+        for (rule_set, wanted) in [
+            (RuleSet::Trt, [-1.0, 0.0, 1.0]),
+            (RuleSet::Vllm, [-1.0, 0.0, 1.0]),
+            (RuleSet::Hf, [-1.224_744_9, 0.0, 1.224_744_9]),
+        ] {
+            let rules = rules(rule_set, SelectionMode::PerHead);
+            let reduced = reduce(&rules, &heads, &[[1.0, 2.0, 3.0]], Faults::default());
+            close(&reduced.z[0], &wanted);
+            let faults = Faults::new(Some(Cause::ZscorePopulation), &rules).unwrap();
+            let reduced = reduce(&rules, &heads, &[[1.0, 2.0, 3.0]], faults);
+            let swapped = if rule_set == RuleSet::Hf { 1.0 } else { 1.224_744_9 };
+            close(&reduced.z[0], &[-swapped, 0.0, swapped]);
+        }
+    }
+
+    #[test]
+    fn a_row_without_spread_divides_by_one_or_by_the_clamp() {
+        let heads = [head(0, 0)];
+        // Deviation 1e-7: below the limit of `trt` and above that of `vllm`.
+        let raw = [[0.0, 1e-7, 2e-7]];
+        let z = |rule_set| {
+            reduce(&rules(rule_set, SelectionMode::PerHead), &heads, &raw, Faults::default()).z
+        };
+        close(&z(RuleSet::Trt)[0], &[-1e-7, 0.0, 1e-7]);
+        close(&z(RuleSet::Vllm)[0], &[-1.0, 0.0, 1.0]);
+        close(&z(RuleSet::Hf)[0], &[-0.1, 0.0, 0.1]);
+    }
+
+    #[test]
+    fn heads_of_a_group_take_the_maximum_after_z_and_layers_the_mean() {
+        let heads = [head(0, 0), head(0, 1), head(1, 0), head(1, 1), head(1, 2)];
+        let raw = [
+            [1.0, 2.0, 3.0],
+            [3.0, 2.0, 1.0],
+            [10.0, 20.0, 30.0],
+            [1.0, 2.0, 3.0],
+            [3.0, 1.0, 2.0],
+        ];
+        let rules = rules(RuleSet::Trt, SelectionMode::PerHead);
+        let reduced = reduce(&rules, &heads, &raw, Faults::default());
+        let ranked = per_head(&reduced);
+        // KV head 0: max(-1 0 1, 1 0 -1) = 1 0 1 and -1 0 1, mean 0 0 1. KV head 1: layer 1 alone.
+        close(&ranked[0], &[0.0, 0.0, 1.0]);
+        close(&ranked[1], &[1.0, -1.0, 0.0]);
+        let faults = Faults::new(Some(Cause::LayerMax), &rules).unwrap();
+        close(&per_head(&reduce(&rules, &heads, &raw, faults))[0], &[1.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn sglang_reduces_the_group_before_z_and_layers_by_maximum() {
+        let heads: Vec<Head> =
+            (0..2).flat_map(|layer| (0..4).map(move |index| head(layer, index))).collect();
+        let mut raw = vec![[0.0, 0.0, 0.0]; 8];
+        raw[0] = [1.0, 0.0, 0.0];
+        raw[1] = [0.0, 2.0, 3.0];
+        raw[4] = [4.0, 2.0, 0.0];
+        let rules = rules(RuleSet::Sglang, SelectionMode::PerHead);
+        let reduced = reduce(&rules, &heads, &raw, Faults::default());
+        close(&reduced.group[0], &[1.0, 2.0, 3.0]);
+        close(&reduced.z[0], &[-1.0, 0.0, 1.0]);
+        close(&per_head(&reduced)[0], &[1.0, 0.0, 1.0]);
+        let faults = Faults::new(Some(Cause::LayerMax), &rules).unwrap();
+        close(&per_head(&reduce(&rules, &heads, &raw, faults))[0], &[0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_kv_head_without_sampled_heads_takes_the_mean_of_all_rows() {
+        let heads = [head(0, 0), head(1, 1)];
+        let raw = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]];
+        for rule_set in [RuleSet::Trt, RuleSet::Hf] {
+            let rules = rules(rule_set, SelectionMode::PerHead);
+            let reduced = reduce(&rules, &heads, &raw, Faults::default());
+            close(&per_head(&reduced)[1], &[0.0, 0.0, 0.0]);
+        }
+    }
+
+    #[test]
+    fn a_layer_without_statistics_ranks_its_rows_equal() {
+        let heads = [head(1, 0), head(1, 2)];
+        let raw = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]];
+        let rules = rules(RuleSet::Hf, SelectionMode::PerLayerPerHead);
+        let reduced = reduce(&rules, &heads, &raw, Faults::default());
+        let Rankings::PerLayerPerHead(layers) = &reduced.rankings else { panic!("{reduced:?}") };
+        assert_eq!(layers[0], vec![vec![0.0; 3]; 2]);
+        close(&layers[1][0], &[-1.224_744_9, 0.0, 1.224_744_9]);
+    }
+
+    #[test]
+    fn union_is_the_maximum_over_every_row() {
+        let heads = [head(0, 0), head(1, 3)];
+        let raw = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]];
+        let rules = rules(RuleSet::Hf, SelectionMode::Union);
+        let reduced = reduce(&rules, &heads, &raw, Faults::default());
+        let Rankings::Shared(ranked) = &reduced.rankings else { panic!("{reduced:?}") };
+        close(ranked, &[1.224_744_9, 0.0, 1.224_744_9]);
+    }
+
+    #[test]
+    fn noise_is_drawn_row_by_row_and_in_per_layer_mode_after_a_discarded_draw() {
+        let heads = [head(0, 0), head(1, 0)];
+        let layout = Layout::new(&heads, DIMS);
+        let drawn = |mode, skip: usize| {
+            let rules = rules(RuleSet::Hf, mode);
+            let reducer = Reducer {
+                rules: &rules,
+                dims: DIMS,
+                layout: &layout,
+                faults: Faults::default(),
+                counted: vec![true; 3],
+                dropped: 0,
+            };
+            // Rows without spread are zero after z, so that the noise stands alone.
+            let raw = vec![vec![5.0; 3]; 2];
+            let z = reducer.reduce(&raw, Some(&mut NoiseGenerator::new(7))).z;
+            let mut expected = NoiseGenerator::new(7);
+            expected.skip(skip);
+            for value in z.iter().flatten() {
+                assert_eq!(value.to_bits(), (expected.uniform() * 1e-6).to_bits());
+            }
+        };
+        drawn(SelectionMode::PerHead, 0);
+        drawn(SelectionMode::Union, 0);
+        drawn(SelectionMode::PerLayerPerHead, 6);
+    }
+}

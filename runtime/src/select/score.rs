@@ -354,3 +354,156 @@ fn aggregate(how: Aggregation, values: impl ExactSizeIterator<Item = f32>) -> f3
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_traces::PolicySpec;
+
+    use super::*;
+
+    const DIMS: Dims = Dims { layers: 1, kv_heads: 1, q_heads: 1, head_dim: 6 };
+    const W: [f32; 3] = [1.0, 0.1, 0.01];
+
+    fn rules(rule_set: RuleSet, change: impl Fn(&mut PolicySpec)) -> Rules {
+        let mut spec = PolicySpec { rule_set: Some(rule_set), ..PolicySpec::default() };
+        change(&mut spec);
+        Rules::resolve(&spec).unwrap()
+    }
+
+    fn head(modulus: [f32; 3], energy: [f32; 3]) -> Head {
+        Head {
+            layer: 0,
+            head: 0,
+            kv_head: 0,
+            re: vec![0.6, -0.2, 0.5],
+            im: vec![0.8, 0.4, -0.1],
+            modulus: modulus.to_vec(),
+            scale: vec![1.0; 3],
+            energy: energy.to_vec(),
+        }
+    }
+
+    /// The formula of the direct form in f64 with an unrotated key at position 0, so that both forms must give it.
+    fn truth(key: &[f32; 6], round_start: f64, energy: &[f32; 3], max: bool) -> f64 {
+        let (re, im) = ([0.6, -0.2, 0.5], [0.8, 0.4, -0.1]);
+        let sums: Vec<f64> = (0..17)
+            .map(|power| {
+                let time = round_start + f64::from(1 << power);
+                (0..3)
+                    .map(|f| {
+                        let (x, y) = (f64::from(key[f]), f64::from(key[f + 3]));
+                        // Each phase is one f32 product in the programs; repeat that rounding here.
+                        #[expect(
+                            clippy::cast_possible_truncation,
+                            reason = "times are small integers"
+                        )]
+                        let phase = f64::from(time as f32 * W[f]);
+                        (re[f] * x + im[f] * y) * phase.cos()
+                            - (im[f] * x - re[f] * y) * phase.sin()
+                    })
+                    .sum()
+            })
+            .collect();
+        let norm: f64 = (0..3)
+            .map(|f| f64::from(energy[f]) * f64::from(key[f]).hypot(f64::from(key[f + 3])))
+            .sum();
+        let trig = if max {
+            sums.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+        } else {
+            sums.iter().sum::<f64>() / 17.0
+        };
+        trig + norm
+    }
+
+    fn score(rules: &Rules, head: &Head, key: &[f32], round_start: usize) -> f32 {
+        let scorer = Scorer::new(rules, DIMS, &W, 1.0, std::slice::from_ref(head));
+        let view = CacheView { rows: 1, keys: vec![Keys::F32(key)], positions: vec![&[0]] };
+        let span = Span { first_row: 0, round_start };
+        scorer.score(std::slice::from_ref(head), &view, span)[0][0]
+    }
+
+    #[test]
+    fn every_form_gives_the_formula() {
+        let key = [0.3, -1.2, 0.7, 1.1, 0.4, -0.9];
+        let energy = [0.5, 0.25, 0.125];
+        let modulus = [1.0, 0.2_f32.sqrt(), 0.26_f32.sqrt()];
+        for rule_set in [RuleSet::Trt, RuleSet::Hf, RuleSet::Vllm] {
+            for max in [false, true] {
+                let how = if max { Aggregation::Max } else { Aggregation::Mean };
+                let rules = rules(rule_set, |spec| spec.score_aggregation = Some(how));
+                let ours = f64::from(score(&rules, &head(modulus, energy), &key, 128));
+                let truth = truth(&key, 128.0, &energy, max);
+                // `hf` rounds phase plus angle near 65536 to steps of 1/128 rad.
+                let allowed = if rule_set == RuleSet::Hf { 5e-3 } else { 2e-6 };
+                assert!((ours - truth).abs() < allowed, "{rule_set:?}: {ours} {truth}");
+            }
+        }
+    }
+
+    #[test]
+    fn floors_show_on_a_key_of_zeros() {
+        let zero = [0.0; 6];
+        let head = head([1.0; 3], [1.0, 2.0, 4.0]);
+        let value = |rule_set, mlr: bool| {
+            let rules = rules(rule_set, |spec| spec.disable_mlr = mlr.then_some(true));
+            score(&rules, &head, &zero, 128)
+        };
+        // 7 * sqrt(1e-8), except where there is no floor.
+        assert!((value(RuleSet::Trt, false) - 7e-4).abs() < 1e-9);
+        assert!((value(RuleSet::Vllm, false) - 7e-4).abs() < 1e-9);
+        assert_eq!(value(RuleSet::Hf, false).to_bits(), 0);
+        assert_eq!(value(RuleSet::Sglang, true).to_bits(), 0);
+        assert!((value(RuleSet::Sglang, false) - 7e-4).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_maximum_floor_leaves_larger_moduli_alone_and_the_added_one_does_not() {
+        let key = [1e-3, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let head = head([1.0; 3], [1.0, 0.0, 0.0]);
+        let drop_trig = |spec: &mut PolicySpec| spec.disable_trig = Some(true);
+        let native = score(&rules(RuleSet::Trt, drop_trig), &head, &key, 128);
+        assert!((native - 1e-3).abs() < 1e-9);
+        let mut modulus = [0.0];
+        moduli(Direct::Triton, &Keys::F32(&key), &key[..1], &key[3..4], &mut modulus);
+        assert!((modulus[0] - 1.01e-6_f32.sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_torch_scorer_rounds_moduli_to_the_cache_dtype() {
+        use half::bf16;
+        let (x, y) = (bf16::from_f32(1.117_187_5), bf16::from_f32(0.707_031_25));
+        let mut modulus = [0.0];
+        let row = [x, y];
+        moduli(Direct::Torch, &Keys::Bf16(&row), &[x.to_f32()], &[y.to_f32()], &mut modulus);
+        // 1.248 -> 1.25, 0.49989 -> 0.5, 1.75 -> 1.75, sqrt 1.32288 -> 1.3203125.
+        assert_eq!(modulus[0].to_bits(), 1.320_312_5_f32.to_bits());
+    }
+
+    #[test]
+    fn dropping_the_trigonometric_term_leaves_the_norm_term() {
+        let key = [0.3, -1.2, 0.7, 1.1, 0.4, -0.9];
+        let energy = [0.5, 0.25, 0.125];
+        let norm: f64 = (0..3)
+            .map(|f| f64::from(energy[f]) * f64::from(key[f]).hypot(f64::from(key[f + 3])))
+            .sum();
+        for rule_set in [RuleSet::Trt, RuleSet::Hf] {
+            let rules = rules(rule_set, |spec| spec.disable_trig = Some(true));
+            let ours = score(&rules, &head([1.0; 3], energy), &key, 128);
+            assert!((f64::from(ours) - norm).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn equal_rows_get_equal_bits_wherever_they_lie() {
+        let one = [0.3, -1.2, 0.7, 1.1, 0.4, -0.9];
+        let other = [0.1, 0.2, -0.7, 0.5, 0.6, 0.9];
+        let keys: Vec<f32> = [one, other, one].concat();
+        let rules = rules(RuleSet::Trt, |_| ());
+        let heads = [head([1.0; 3], [0.5; 3])];
+        let scorer = Scorer::new(&rules, DIMS, &W, 1.0, &heads);
+        let view = CacheView { rows: 3, keys: vec![Keys::F32(&keys)], positions: vec![&[0, 1, 2]] };
+        let scores = scorer.score(&heads, &view, Span { first_row: 0, round_start: 9 });
+        assert_eq!(scores[0][0].to_bits(), scores[0][2].to_bits());
+        assert_ne!(scores[0][0].to_bits(), scores[0][1].to_bits());
+    }
+}

@@ -107,20 +107,13 @@ impl<'a> Source<'a> {
         }
         if let Some(scale) = &stats.freq_scale_sq
             && scale.len() != freqs
-            && scale.len() != size
         {
             return Err(SelectError::Stats(format!(
-                "freq_scale_sq holds {} values, neither {freqs} nor {size}",
+                "freq_scale_sq holds {} values, not {freqs}",
                 scale.len()
             )));
         }
-        if let Some(style) = stats.metadata.get("rope_style").and_then(|style| style.as_str())
-            && style != "half"
-        {
-            return Err(SelectError::Stats(format!(
-                "rope_style is `{style}`; the supported models pair halves, so recalibrate on this model"
-            )));
-        }
+        check_metadata(stats, dims)?;
         let index = |numbers: &[u32]| numbers.iter().zip(0..).map(|(&n, i)| (n, i)).collect();
         Ok(Self {
             rules,
@@ -268,6 +261,37 @@ impl<'a> Source<'a> {
             energy,
         }
     }
+}
+
+/// Refuses pairings and head counts that the selector would misread.
+fn check_metadata(stats: &QueryStats, dims: Dims) -> Result<(), SelectError> {
+    let text = |key: &str| stats.metadata.get(key).and_then(|value| value.as_str());
+    if let Some(style) = text("rope_style")
+        && style != "half"
+    {
+        return Err(SelectError::Stats(format!(
+            "rope_style is `{style}`; the supported models pair halves, so recalibrate on this model"
+        )));
+    }
+    let number = |key: &str| stats.metadata.get(key).and_then(serde_json::Value::as_u64);
+    if let Some(heads) = number("num_attention_heads")
+        && heads != dims.q_heads as u64
+    {
+        return Err(SelectError::Stats(format!(
+            "made for {heads} attention heads, the model has {}",
+            dims.q_heads
+        )));
+    }
+    let by_kv_head = stats.heads.len() == dims.kv_heads
+        && dims.kv_heads < dims.q_heads
+        && number("num_kv_heads") == Some(stats.heads.len() as u64);
+    if by_kv_head {
+        return Err(SelectError::Stats(
+            "given by KV head; the rule sets score attention heads, so recalibrate with those"
+                .to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 fn add(sum: &mut [f32], values: &[f32]) {
