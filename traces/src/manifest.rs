@@ -79,6 +79,17 @@ pub struct ModelId {
     pub stats_sha256: Option<String>,
 }
 
+/// Length and checksums of a table file, so that a damaged byte is told from a different number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableSums {
+    /// Length of the file.
+    pub bytes: u64,
+    /// Length of a block; the last one may be shorter.
+    pub block_bytes: u64,
+    /// CRC-32 of each block, eight hex digits each, in order.
+    pub crc32: String,
+}
+
 /// `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -119,6 +130,9 @@ pub struct Manifest {
     pub includes_prompt: bool,
     /// Seeds of the two sums of the logits hash.
     pub logits_hash_seeds: Option<[u64; 2]>,
+    /// Checksums of the tables by file name; written when a run is finished.
+    #[serde(default)]
+    pub tables: BTreeMap<String, TableSums>,
     /// Manifest hash of the run that this one replays.
     #[serde(default)]
     pub parent: Option<String>,
@@ -147,6 +161,7 @@ impl Manifest {
             rows_exact: true,
             includes_prompt: true,
             logits_hash_seeds: None,
+            tables: BTreeMap::new(),
             parent: None,
             remarks: Vec::new(),
         }

@@ -255,8 +255,15 @@ fn half_bfloat16_and_double_storages_are_widened() {
 fn the_layer_variant_is_read() {
     let tensor = |key, size: &[i32], stride: &[i32]| {
         let numel = size.iter().product();
-        View { class: "FloatStorage", key, numel, offset: 0, size: size.to_vec(), stride: stride.to_vec() }
-            .pickle()
+        View {
+            class: "FloatStorage",
+            key,
+            numel,
+            offset: 0,
+            size: size.to_vec(),
+            stride: stride.to_vec(),
+        }
+        .pickle()
     };
     let layer = |complex, abs| {
         dict(&[
@@ -269,7 +276,10 @@ fn the_layer_variant_is_read() {
     let forged = Forged {
         pickle: pickle(dict(&[
             (text("metadata"), metadata),
-            (text("layer_stats"), dict(&[(int(7), layer("c7", "a7")), (int(3), layer("c3", "a3"))])),
+            (
+                text("layer_stats"),
+                dict(&[(int(7), layer("c7", "a7")), (int(3), layer("c3", "a3"))]),
+            ),
         ])),
         storages: vec![
             ("c3".to_owned(), f32s(&[1., -1., 2., -2., 3., -3., 4., -4.])),
@@ -282,7 +292,10 @@ fn the_layer_variant_is_read() {
         compressed: false,
     };
     let stats = read_forged(&forged).unwrap();
-    assert_eq!((stats.layers.as_slice(), stats.heads.as_slice(), stats.freqs), (&[3, 7][..], &[0, 1][..], 2));
+    assert_eq!(
+        (stats.layers.as_slice(), stats.heads.as_slice(), stats.freqs),
+        (&[3, 7][..], &[0, 1][..], 2)
+    );
     assert_eq!(stats.q_mean_real, [1., 2., 3., 4., 5., 6., 7., 8.]);
     assert_eq!(stats.q_mean_imag, [-1., -2., -3., -4., -5., -6., -7., -8.]);
     assert_eq!(stats.q_abs_mean, [1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5]);
@@ -315,7 +328,10 @@ fn sizes_that_lie_are_refused() {
     refused(&case(View { stride: vec![i32::MAX], ..good() }), "reaches past");
     refused(&case(View { offset: -1, ..good() }), "no size, stride or offset");
     refused(&case(View { size: vec![2, 1], ..good() }), "as many sizes as strides");
-    refused(&case(View { size: vec![i32::MAX], stride: vec![0], ..good() }), "no statistics are so large");
+    refused(
+        &case(View { size: vec![i32::MAX], stride: vec![0], ..good() }),
+        "no statistics are so large",
+    );
     refused(&case(View { size: vec![i32::MAX; 3], stride: vec![0; 3], ..good() }), "expected [_]");
     refused(&case(View { size: vec![1], ..good() }), "expected [1]");
     refused(&case(View { key: "9", ..good() }), "data/9");
@@ -375,7 +391,8 @@ fn metadata_that_unfolds_without_end_is_refused() {
     refused(&plain, "beyond reason");
     // A list that holds itself.
     let cycle = b"]q\x00h\x00a".to_vec();
-    let cyclic = dict(&[(text("metadata"), dict(&[(text("x"), cycle)])), (text("stats"), dict(&[]))]);
+    let cyclic =
+        dict(&[(text("metadata"), dict(&[(text("x"), cycle)])), (text("stats"), dict(&[]))]);
     refused(&Forged { pickle: pickle(cyclic), ..plain }, "beyond reason");
 }
 

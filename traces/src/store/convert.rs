@@ -16,8 +16,10 @@ use super::access::Table;
 use super::fail::{arrow, malformed};
 use super::format::{Kind, replace_file};
 use super::stream::StreamIndex;
+use super::sums::sum_file;
 use super::{events, samples, steps};
 use crate::TraceError;
+use crate::manifest::TableSums;
 
 /// Rows of a row group: what a reader skips or reads at a time.
 pub(super) const ROW_GROUP_ROWS: usize = 8192;
@@ -47,8 +49,9 @@ pub(super) fn schema_of(kind: Kind) -> SchemaRef {
     }
 }
 
-/// Writes the three tables of `dir` from its streams.
-pub(super) fn tables(dir: &Path) -> Result<(), TraceError> {
+/// Writes the three tables of `dir` from its streams and returns their checksums by file name.
+pub(super) fn tables(dir: &Path) -> Result<BTreeMap<String, TableSums>, TraceError> {
+    let mut sums = BTreeMap::new();
     let mut order = SampleOrder::default();
     // Steps first, since their first rows give the order of the samples; then samples without any step.
     for kind in [Kind::Steps, Kind::Samples, Kind::Events] {
@@ -61,9 +64,13 @@ pub(super) fn tables(dir: &Path) -> Result<(), TraceError> {
         }
         let layout = Layout::scan(&index, kind, &mut order)?;
         let path = kind.table(dir);
-        replace_file(&path, |file| layout.write(&index, kind, file, &path))?;
+        let written = replace_file(&path, |file| {
+            layout.write(&index, kind, file, &path)?;
+            sum_file(file, &path)
+        })?;
+        sums.insert(kind.table_name(), written);
     }
-    Ok(())
+    Ok(sums)
 }
 
 /// Samples by first appearance.

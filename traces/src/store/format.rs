@@ -37,9 +37,14 @@ impl Kind {
         dir.join(format!("{}.arrows", self.stem()))
     }
 
+    /// Name of the table of a finished run.
+    pub(crate) fn table_name(self) -> String {
+        format!("{}.parquet", self.stem())
+    }
+
     /// The table of a finished run.
     pub(crate) fn table(self, dir: &Path) -> PathBuf {
-        dir.join(format!("{}.parquet", self.stem()))
+        dir.join(self.table_name())
     }
 }
 
@@ -50,10 +55,10 @@ pub(crate) fn manifest_path(dir: &Path) -> PathBuf {
 
 /// Writes a file under another name and renames it when it is whole and on disk: readers see the old file or
 /// the new one, and a mapped file is never cut under its reader.
-pub(crate) fn replace_file(
+pub(crate) fn replace_file<T>(
     path: &Path,
-    write: impl FnOnce(&mut File) -> Result<(), TraceError>,
-) -> Result<(), TraceError> {
+    write: impl FnOnce(&mut File) -> Result<T, TraceError>,
+) -> Result<T, TraceError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut builder = tempfile::Builder::new();
     builder.prefix(".writing-");
@@ -66,10 +71,10 @@ pub(crate) fn replace_file(
     builder.permissions(mode);
     let mut temporary =
         builder.tempfile_in(parent.unwrap_or_else(|| Path::new("."))).map_err(io(path))?;
-    write(temporary.as_file_mut())?;
+    let written = write(temporary.as_file_mut())?;
     temporary.as_file().sync_all().map_err(io(path))?;
     temporary.persist(path).map_err(|error| io(path)(error.error))?;
-    Ok(())
+    Ok(written)
 }
 
 /// Writes `manifest.json`.

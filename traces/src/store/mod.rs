@@ -17,6 +17,7 @@ mod resume;
 mod samples;
 mod steps;
 mod stream;
+mod sums;
 mod tensors;
 mod writer;
 

@@ -8,39 +8,37 @@ use arrow::array::{Array as _, BooleanArray, RecordBatch, StringArray, UInt32Arr
 use arrow::compute::filter_record_batch;
 use arrow::error::ArrowError;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowPredicateFn, ArrowReaderBuilder, ParquetRecordBatchReaderBuilder, RowFilter,
-};
+use parquet::arrow::arrow_reader::{ArrowPredicateFn, ParquetRecordBatchReaderBuilder, RowFilter};
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::statistics::Statistics;
 
 use super::columns::StepQuery;
 use super::convert::ROW_GROUP_ROWS;
 use super::fail::arrow;
-use super::reader::open_table;
 use super::steps::file_columns;
+use super::sums::SummedFile;
 use crate::TraceError;
 
 type Visit<'a> = &'a mut dyn FnMut(&RecordBatch) -> Result<(), TraceError>;
 
 /// Every row and column of a table.
 pub(super) fn table(
+    file: SummedFile,
     path: &Path,
     mut visit: impl FnMut(&RecordBatch) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let builder =
-        ParquetRecordBatchReaderBuilder::try_new(open_table(path)?).map_err(arrow(path))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(arrow(path))?;
     run(builder, path, &mut visit)
 }
 
 /// The rows and columns of `steps.parquet` that `query` asks for.
 pub(super) fn steps(
+    file: SummedFile,
     path: &Path,
     query: &StepQuery,
     mut visit: impl FnMut(&RecordBatch) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let builder =
-        ParquetRecordBatchReaderBuilder::try_new(open_table(path)?).map_err(arrow(path))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(arrow(path))?;
     let schema = builder.parquet_schema();
     let wanted = query.wanted();
     let names = wanted.iter().flat_map(|&column| file_columns(column)).copied();
@@ -56,8 +54,8 @@ pub(super) fn steps(
     run(builder, path, &mut visit)
 }
 
-fn run<T: parquet::file::reader::ChunkReader + 'static>(
-    builder: ArrowReaderBuilder<parquet::arrow::arrow_reader::SyncReader<T>>,
+fn run(
+    builder: ParquetRecordBatchReaderBuilder<SummedFile>,
     path: &Path,
     visit: Visit<'_>,
 ) -> Result<(), TraceError> {

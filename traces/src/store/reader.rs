@@ -1,6 +1,5 @@
 //! Reading a run, complete or not.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -12,6 +11,7 @@ use super::dumps;
 use super::fail::{guard, io, malformed};
 use super::format::{Kind, read_manifest};
 use super::stream::StreamIndex;
+use super::sums::SummedFile;
 use super::tensors::DumpFile;
 use super::{access::Table, events, pushdown, samples, steps};
 use crate::manifest::Status;
@@ -136,9 +136,9 @@ impl RunReader {
         let mut decoder = steps::Decoder::new(names, query.wanted());
         let path = match &self.streams {
             None => {
-                let path = Kind::Steps.table(&self.dir);
+                let (file, path) = self.table(Kind::Steps)?;
                 guard(&path, || {
-                    pushdown::steps(&path, query, |batch| decoder.append(batch, &path))
+                    pushdown::steps(file, &path, query, |batch| decoder.append(batch, &path))
                 })?;
                 path
             }
@@ -186,14 +186,20 @@ impl RunReader {
         }
     }
 
+    fn table(&self, kind: Kind) -> Result<(SummedFile, PathBuf), TraceError> {
+        let path = kind.table(&self.dir);
+        let file = SummedFile::open(&path, self.manifest.tables.get(&kind.table_name()))?;
+        Ok((file, path))
+    }
+
     fn each_batch(
         &self,
         kind: Kind,
         mut visit: impl FnMut(&RecordBatch, &Path) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         let Some([step_index, event_index, sample_index]) = &self.streams else {
-            let path = kind.table(&self.dir);
-            return guard(&path, || pushdown::table(&path, |batch| visit(batch, &path)));
+            let (file, path) = self.table(kind)?;
+            return guard(&path, || pushdown::table(file, &path, |batch| visit(batch, &path)));
         };
         let index = match kind {
             Kind::Steps => step_index,
@@ -234,9 +240,4 @@ fn in_order(columns: StepColumns, sort: bool, path: &Path) -> Result<StepColumns
         path,
         format!("positions of a sample do not increase{what}; record the run again"),
     ))
-}
-
-/// Opens a table file, for the readers of Parquet.
-pub(super) fn open_table(path: &Path) -> Result<File, TraceError> {
-    File::open(path).map_err(io(path))
 }

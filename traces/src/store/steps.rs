@@ -199,20 +199,20 @@ impl Decoder {
             StepColumn::RowsAfter => out.rows_after.extend_from_slice(ids("rows_after")?),
             StepColumn::Argmax => out.argmax.extend_from_slice(ids("argmax")?),
             StepColumn::NextToken => {
-                out.next_token.extend(table.options::<UInt32Type>("next_token")?)
+                out.next_token.extend(table.options::<UInt32Type>("next_token")?);
             }
             StepColumn::RowsBucketed => {
                 out.rows_bucketed.extend(table.options::<UInt32Type>("rows_bucketed")?);
             }
             StepColumn::Compaction => {
-                out.compaction.extend(table.options::<UInt32Type>("compaction")?)
+                out.compaction.extend(table.options::<UInt32Type>("compaction")?);
             }
             StepColumn::RopeIndex => {
-                out.rope_index.extend(table.options::<UInt32Type>("rope_index")?)
+                out.rope_index.extend(table.options::<UInt32Type>("rope_index")?);
             }
             StepColumn::TopIds | StepColumn::TopLogits => {}
             StepColumn::Logsumexp => {
-                out.logsumexp.extend(table.options::<Float64Type>("logsumexp")?)
+                out.logsumexp.extend(table.options::<Float64Type>("logsumexp")?);
             }
             StepColumn::Top2Margin => {
                 out.top2_margin.extend(table.options::<Float32Type>("top2_margin")?);
@@ -220,7 +220,7 @@ impl Decoder {
             StepColumn::Finite => out.finite.extend(table.truths("finite")?.iter().flatten()),
             StepColumn::LogitsHash => append_hashes(&mut out.logits_hash, table)?,
             StepColumn::RngOffset => {
-                out.rng_offset.extend(table.options::<UInt64Type>("rng_offset")?)
+                out.rng_offset.extend(table.options::<UInt64Type>("rng_offset")?);
             }
             StepColumn::Uniform => out.uniform.extend(table.options::<Float32Type>("uniform")?),
         }

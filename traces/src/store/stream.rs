@@ -2,7 +2,8 @@
 //!
 //! Layout (Arrow columnar format, "IPC streaming format"): messages of `FF FF FF FF`, an `i32` length, a
 //! flatbuffer of that length, and a body whose length the flatbuffer gives. A writer that is killed leaves at
-//! most one message cut, the last; anything else that does not parse is damage.
+//! most one message cut, the last; anything else that does not parse is damage. Each message carries a checksum
+//! (see `sums`), so that a batch is read as it was written or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -16,6 +17,7 @@ use arrow::ipc::writer::StreamWriter;
 use arrow::ipc::{MessageHeader, root_as_message};
 
 use super::fail::{arrow, guard, io, malformed};
+use super::sums::{seal, sealed};
 use crate::TraceError;
 
 const MARKER: [u8; 4] = [0xFF; 4];
@@ -64,6 +66,7 @@ impl StreamFile {
 
     fn flush_encoder(&mut self) -> Result<(), TraceError> {
         let bytes = self.encoder.get_mut();
+        seal(bytes).ok_or_else(|| malformed(&self.path, "the encoder wrote no message"))?;
         let written = self.file.write_all(bytes);
         if let Err(error) = written {
             self.broken = true;
@@ -80,9 +83,9 @@ impl StreamFile {
         &self.path
     }
 
-    #[cfg(all(test, target_os = "linux"))]
-    pub(super) fn fill_disk(&mut self) {
-        self.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    #[cfg(test)]
+    pub(super) fn write_to(&mut self, file: File) {
+        self.file = file;
     }
 
     /// Moves the file; appending goes on.
@@ -194,7 +197,7 @@ impl StreamIndex {
             let mut buffer = reader.load(frame)?;
             let decoded = guard(&self.path, || {
                 let decoded = reader.decoder.decode(&mut buffer);
-                decoded.map_err(|error| damaged(&self.path, 0, frame, &error))
+                decoded.map_err(|error| damaged(&self.path, frame, &error))
             });
             decoded?;
         }
@@ -222,7 +225,7 @@ impl BatchReader<'_> {
         let path = &self.index.path;
         let decoder = &mut self.decoder;
         let batch = guard(path, || {
-            decoder.decode(&mut buffer).map_err(|error| damaged(path, number + 1, frame, &error))
+            decoder.decode(&mut buffer).map_err(|error| damaged(path, frame, &error))
         })?;
         let batch = batch.filter(|batch| batch.schema().fields() == self.expected.fields());
         batch.ok_or_else(|| {
@@ -244,12 +247,15 @@ impl BatchReader<'_> {
         let mut bytes = vec![0_u8; len];
         self.file.seek(SeekFrom::Start(frame.offset)).map_err(io(path))?;
         self.file.read_exact(&mut bytes).map_err(io(path))?;
+        if !sealed(&bytes) {
+            return Err(damaged(path, frame, &"its checksum differs"));
+        }
         Ok(Buffer::from_vec(bytes))
     }
 }
 
-fn damaged(path: &Path, batch: usize, frame: Frame, error: &dyn std::fmt::Display) -> TraceError {
-    malformed(path, format!("batch {batch} at byte {} is damaged: {error}", frame.offset))
+fn damaged(path: &Path, frame: Frame, error: &dyn std::fmt::Display) -> TraceError {
+    malformed(path, format!("the batch at byte {} is damaged: {error}", frame.offset))
 }
 
 fn message(file: &mut File, offset: u64, end: u64) -> std::io::Result<Message> {

@@ -157,6 +157,7 @@ impl RunWriter {
 
     pub(super) fn write_manifest(&mut self) -> Result<(), TraceError> {
         self.manifest.status = Status::Incomplete;
+        self.manifest.tables.clear();
         write_manifest(&self.dir, &self.manifest)?;
         self.manifest_changed = false;
         Ok(())
@@ -188,7 +189,7 @@ impl RunWriter {
                 ),
             ));
         }
-        convert::tables(&self.dir)?;
+        self.manifest.tables = convert::tables(&self.dir)?;
         self.manifest.status = Status::Complete;
         write_manifest(&self.dir, &self.manifest)?;
         for kind in Kind::ALL {
@@ -275,11 +276,11 @@ impl TraceSink for RunWriter {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 impl RunWriter {
-    /// From now on the step stream is on a disk without room.
-    pub(super) fn fill_disk(&mut self) {
-        self.streams.steps.fill_disk();
+    /// From now on the step stream goes to this file.
+    pub(super) fn write_steps_to(&mut self, file: std::fs::File) {
+        self.streams.steps.write_to(file);
     }
 }
 

@@ -52,17 +52,20 @@ fn only_row_groups_that_may_hold_the_rows_are_read() {
 fn bytes_of_other_row_groups_and_columns_are_not_read() {
     let dir = tempfile::tempdir().unwrap();
     large(dir.path());
+    let mut manifest = crate::store::format::read_manifest(dir.path()).unwrap();
+    // The checksums cover blocks of the file, here much larger than a column.
+    manifest.tables.clear();
+    crate::store::format::write_manifest(dir.path(), &manifest).unwrap();
     let path = dir.path().join("steps.parquet");
     let file = std::fs::File::open(&path).unwrap();
     let builder =
         parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
-    let metadata = builder.metadata().clone();
     let mut bytes = std::fs::read(&path).unwrap();
-    for (number, group) in metadata.row_groups().iter().enumerate() {
+    for (number, group) in builder.metadata().row_groups().iter().enumerate() {
         for column in group.columns() {
-            let keep = ["sample_id", "position", "argmax"]
+            let key = ["sample_id", "position", "argmax"]
                 .contains(&column.column_path().string().as_str());
-            if number != 3 || !keep {
+            if number < 2 || !key {
                 let (start, len) = column.byte_range();
                 let (start, len) = (usize::try_from(start).unwrap(), usize::try_from(len).unwrap());
                 bytes[start..start + len].fill(0xA5);
@@ -75,33 +78,12 @@ fn bytes_of_other_row_groups_and_columns_are_not_read() {
         columns: Some(vec![StepColumn::Argmax]),
         ..query(Some("s2"), Some(8000..=8002))
     };
-    // Row group 2 also holds rows of s2, up to position 8999 of s1: the sample's statistics cannot exclude it.
-    assert!(run.steps(&one).is_err());
-    let mut bytes = std::fs::read(&path).unwrap();
-    large_copy_of_group(&mut bytes, &metadata, 2);
-    std::fs::write(&path, bytes).unwrap();
     let columns = run.steps(&one).unwrap();
     assert_eq!(columns.argmax, [11_000, 11_001, 11_002]);
-    assert_eq!(columns.token_id, [0; 0]);
+    assert!(columns.token_id.is_empty());
     assert!(run.steps(&query(Some("s2"), Some(8000..=8002))).is_err());
-}
-
-/// Puts the key columns and argmax of a row group back.
-fn large_copy_of_group(
-    bytes: &mut [u8],
-    metadata: &parquet::file::metadata::ParquetMetaData,
-    number: usize,
-) {
-    let dir = tempfile::tempdir().unwrap();
-    large(dir.path());
-    let whole = std::fs::read(dir.path().join("steps.parquet")).unwrap();
-    for column in metadata.row_group(number).columns() {
-        if ["sample_id", "position", "argmax"].contains(&column.column_path().string().as_str()) {
-            let (start, len) = column.byte_range();
-            let range = usize::try_from(start).unwrap()..usize::try_from(start + len).unwrap();
-            bytes[range.clone()].copy_from_slice(&whole[range]);
-        }
-    }
+    let other = StepQuery { sample_id: Some("s0".to_owned()), ..one };
+    assert!(run.steps(&other).is_err());
 }
 
 #[test]
