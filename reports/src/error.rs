@@ -21,7 +21,9 @@ pub enum ReportError {
         pointer: String,
     },
     /// The embedded font was refused.
-    #[error("the embedded font DejaVuSans-subset.ttf cannot be read; rebuild from an intact checkout")]
+    #[error(
+        "the embedded font DejaVuSans-subset.ttf cannot be read; rebuild from an intact checkout"
+    )]
     Font,
     /// A figure could not be drawn.
     #[error("figure `{name}`: {what}")]

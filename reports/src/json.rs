@@ -1,4 +1,4 @@
-//! `report.json`: keys in the order of the types, floats that read back to the same bits, lists of plain values on one line.
+//! `report.json`: keys in the order of the types, floats in the shortest text that names their bits, lists of plain values on one line.
 
 use std::io::{self, Write};
 
@@ -19,7 +19,7 @@ pub fn to_bytes(report: &Report) -> Result<Vec<u8>, ReportError> {
     Ok(out)
 }
 
-/// Reads a report back.
+/// Reads a report back. A figure may differ by one unit in its last place from what was written, as the JSON reader rounds.
 ///
 /// # Errors
 /// [`ReportError::Json`] with line and column.
@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn plain_lists_stay_on_one_line_and_nothing_changes_in_value() {
-        let value = serde_json::json!({"a": [1, 2, 3], "b": [{"c": [], "d": {}}, [4, 5]], "e": "x"});
+        let value =
+            serde_json::json!({"a": [1, 2, 3], "b": [{"c": [], "d": {}}, [4, 5]], "e": "x"});
         let mut out = Vec::new();
         value.serialize(&mut Serializer::with_formatter(&mut out, Layout::default())).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -25,7 +25,8 @@ struct Draw(u64);
 
 impl Draw {
     fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
@@ -131,7 +132,9 @@ fn curve() -> Curve {
             at if at <= FIRST_COMPACTION => Some(Num(0.0)),
             at if at == FIRST_COMPACTION + 20 => Some(Num(f64::NAN)),
             at if at > SPLIT => None,
-            at => Some(Num(1e-4 * 10_f64.powf(size.next() * 2.0) * f64::from(at - FIRST_COMPACTION))),
+            at => {
+                Some(Num(1e-4 * 10_f64.powf(size.next() * 2.0) * f64::from(at - FIRST_COMPACTION)))
+            }
         })
         .collect();
     Curve {
@@ -167,10 +170,9 @@ fn drift() -> DriftMap {
                     (_, column) if column <= FIRST_COMPACTION => Some(Num(0.0)),
                     (7, 201) => None,
                     (30, 210) => Some(Num(f64::INFINITY)),
-                    (_, column) => Some(Num(
-                        1e-6 * 10_f64.powf(draw.next() * 1.5 + row as f64 / 14.0)
-                            * f64::from(column - FIRST_COMPACTION)
-                    )),
+                    (_, column) => Some(Num(1e-6
+                        * 10_f64.powf(draw.next() * 1.5 + row as f64 / 14.0)
+                        * f64::from(column - FIRST_COMPACTION))),
                 })
                 .collect()
         })
@@ -226,7 +228,7 @@ fn keep_map(ordinal: u32, rows: u32, heads: u32) -> KeepMap {
 }
 
 /// Tokens that try to break a page.
-pub fn hostile() -> Vec<Vec<u8>> {
+pub(crate) fn hostile() -> Vec<Vec<u8>> {
     vec![
         b"<script>alert('x')</script>".to_vec(),
         b" \"quoted\" & 'single'".to_vec(),
@@ -358,7 +360,7 @@ fn checks() -> Vec<CheckReport> {
 }
 
 /// The report.
-pub fn report() -> Report {
+pub(crate) fn report() -> Report {
     let mut report = Report::new(
         "Dense against compressed: ledger, 16 problems",
         "lockstep demo --out \"a <dir>\" --plant tie-order",
@@ -366,17 +368,36 @@ pub fn report() -> Report {
     );
     let say = |kind, text: &str| Paragraph::new(kind, text);
     report.story = vec![
-        say(ParagraphKind::Headline, "The compressed run parts from dense at row 233 of ledger_05: an honest loss, not a bug."),
-        say(ParagraphKind::Text, "Both runs are bit-identical up to the first compaction (row 161). The first logit that differs is at row 162, the first token at row 233."),
-        say(ParagraphKind::Passed, "Every row that was gathered is bit for bit the row that the keep-set names, K and V."),
-        say(ParagraphKind::Problem, "One head keeps another row than the rule set says: ties are broken by another order."),
-        say(ParagraphKind::Item, "6 of 16 compressed runs stay exact; recency keeps 1, random keeping 0."),
+        say(
+            ParagraphKind::Headline,
+            "The compressed run parts from dense at row 233 of ledger_05: an honest loss, not a bug.",
+        ),
+        say(
+            ParagraphKind::Text,
+            "Both runs are bit-identical up to the first compaction (row 161). The first logit that differs is at row 162, the first token at row 233.",
+        ),
+        say(
+            ParagraphKind::Passed,
+            "Every row that was gathered is bit for bit the row that the keep-set names, K and V.",
+        ),
+        say(
+            ParagraphKind::Problem,
+            "One head keeps another row than the rule set says: ties are broken by another order.",
+        ),
+        say(
+            ParagraphKind::Item,
+            "6 of 16 compressed runs stay exact; recency keeps 1, random keeping 0.",
+        ),
     ];
     report.runs = vec![
         run("dense", "dense", 0),
         run("trt", "triattention (trt) 130 / 32", 9),
         run("random", "random 130 / 32", 9),
     ];
+    report.diffs = vec![super::compared::diff()];
+    report.noise = vec![super::compared::noise()];
+    report.drift_reports = vec![super::compared::drift()];
+    report.keep_reports = vec![super::compared::keep()];
     report.checks = checks();
     report.findings = vec![Finding {
         cause: Some(Cause::TieOrder),

@@ -1,5 +1,6 @@
 //! Writes a report of made-up figures, to look at: `cargo run -p lockstep-reports --example gallery -- DIR`.
 
+mod compared;
 mod made_up;
 
 use std::path::PathBuf;

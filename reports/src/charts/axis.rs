@@ -48,8 +48,7 @@ impl Axis {
     }
 
     fn decades(&self, count: usize) -> Vec<(f64, String)> {
-        let (bottom, top) =
-            (self.low.log10().round() as i32, self.high.log10().round() as i32);
+        let (bottom, top) = (self.low.log10().round() as i32, self.high.log10().round() as i32);
         let stride =
             ((top - bottom) as usize).div_ceil(count.max(1)).max(1).try_into().unwrap_or(1);
         let label = |power: i32| match power {
@@ -152,10 +151,7 @@ mod tests {
             [500, 505, 510, 900, 1].into_iter().map(|x| (x, "a label".to_owned())).collect();
         let placed = place(&labels, 14, 0, 1000);
         let lane = |index: usize| placed.iter().find(|one| one.index == index).unwrap();
-        assert_eq!(
-            [0, 1, 2, 3, 4].map(|index| lane(index).lane),
-            [0, 1, 2, 0, 0],
-        );
+        assert_eq!([0, 1, 2, 3, 4].map(|index| lane(index).lane), [0, 1, 2, 0, 0],);
         assert_eq!(lane(4).left, 0);
     }
 }

@@ -1,21 +1,20 @@
 //! Top-2 margin and logit difference over positions, one above the other.
 
 use super::axis::Axis;
-use super::palette::{AXIS, BLUE, GREEN, GRID, MUTED, Rgb, VERMILION};
-use super::plot::{Flags, Key, KeyShape, LEFT, Plot, RIGHT, SMALL, WIDTH, heading, legend};
+use super::palette::{AXIS, GREEN, GRID, INK, MUTED, Rgb, SKY, VERMILION};
+use super::plot::{Flags, Key, KeyShape, LEFT, Plot, RIGHT, SMALL, WIDTH, cross, heading, legend};
 use super::scene::{Anchor, Scene};
 use super::timeline::finish;
 use crate::model::Curve;
 use crate::num::{Num, short};
 
-const LEFT_DASH: Option<(i32, i32)> = None;
-const RIGHT_DASH: Option<(i32, i32)> = Some((6, 4));
+/// The baseline is a broad line, the target a fine one upon it, so that both are seen where they coincide.
+const BROAD: u32 = 4;
+const FINE: u32 = 1;
 
 /// Words for readers who do not see the figure.
 pub(crate) fn alt(curve: &Curve) -> String {
-    let smallest = |values: &[Option<Num>]| {
-        finite(values).fold(f64::INFINITY, f64::min)
-    };
+    let smallest = |values: &[Option<Num>]| finite(values).fold(f64::INFINITY, f64::min);
     let largest = finite(&curve.logit_diff).fold(0.0, f64::max);
     format!(
         "Sample {}: smallest top-2 margin {} ({}) and {} ({}); largest logit difference {} over {} compared rows.",
@@ -51,16 +50,18 @@ pub(crate) fn scene(curve: &Curve) -> Scene {
         "How sure each side is, and how far their logits lie apart",
         &format!("sample {}{thinned}", curve.sample_id),
     );
-    let keys = [
-        (&curve.left_label, BLUE, LEFT_DASH, "margin, "),
-        (&curve.right_label, VERMILION, RIGHT_DASH, "margin, "),
-        (&"largest |logit difference|".to_owned(), GREEN, None, ""),
+    let mut keys: Vec<Key> = [
+        (format!("margin, {}", curve.left_label), SKY, BROAD),
+        (format!("margin, {}", curve.right_label), VERMILION, FINE),
+        ("largest |logit difference|".to_owned(), GREEN, 2),
     ]
-    .map(|(label, color, dash, prefix)| Key {
-        text: format!("{prefix}{label}"),
-        color,
-        shape: KeyShape::Line(dash),
-    });
+    .into_iter()
+    .map(|(text, color, width)| Key { text, color, shape: KeyShape::Stroke(width) })
+    .collect();
+    let lists = [&curve.margin_left, &curve.margin_right, &curve.logit_diff];
+    if lists.iter().any(|list| list.iter().flatten().any(|value| !value.0.is_finite())) {
+        keys.push(Key { text: "not finite".to_owned(), color: INK, shape: KeyShape::Cross });
+    }
     let top = legend(&mut scene, &keys, LEFT, 82) + 22 + flags.height(&x);
     let middle = top + 190;
     let margin_top =
@@ -77,15 +78,15 @@ pub(crate) fn scene(curve: &Curve) -> Scene {
     scene.line(vec![(LEFT, middle), (RIGHT, middle)], AXIS, 1);
     flags.draw(&mut scene, &x, top, lower);
     let linear = |value: f64| if value.is_finite() { upper.y.at(value) } else { top + 6 };
-    series(&mut scene, curve, &curve.margin_left, (BLUE, LEFT_DASH), &x, &linear);
-    series(&mut scene, curve, &curve.margin_right, (VERMILION, RIGHT_DASH), &x, &linear);
+    series(&mut scene, curve, &curve.margin_left, (SKY, BROAD), &x, &linear);
+    series(&mut scene, curve, &curve.margin_right, (VERMILION, FINE), &x, &linear);
     scene.height = lower + 58;
     finish(scene)
 }
 
 /// The lower panel: decades above, exact zeros in a lane of their own below, non-finite values on the upper edge.
 fn difference_panel(scene: &mut Scene, curve: &Curve, x: Axis, top: i32) -> i32 {
-    const ZERO_LANE: i32 = 24;
+    const ZERO_LANE: i32 = 44;
     let (decades_end, bottom) = (top + 200, top + 200 + ZERO_LANE);
     let positive: Vec<f64> = finite(&curve.logit_diff).filter(|value| *value > 0.0).collect();
     let y = if positive.is_empty() {
@@ -99,19 +100,19 @@ fn difference_panel(scene: &mut Scene, curve: &Curve, x: Axis, top: i32) -> i32 
     plot.shades(scene, curve.prompt_len, curve.dependent_from);
     plot.vertical_axis(scene, "|logit difference|", 8);
     let zero = decades_end + ZERO_LANE / 2;
-    scene.text((LEFT - 8, zero + 3), "0", (SMALL, MUTED), Anchor::Right);
+    scene.text((LEFT - 8, zero + 6), "0", (SMALL, MUTED), Anchor::Right);
     scene.dashed(vec![(LEFT, decades_end), (RIGHT, decades_end)], GRID, 1, None);
     plot.horizontal_axis(scene, "absolute position (tokens)");
     let place = |value: f64| {
         if value == 0.0 {
-            zero + 3
+            zero + 6
         } else if value.is_finite() {
             y.at(value)
         } else {
             top + 6
         }
     };
-    series(scene, curve, &curve.logit_diff, (GREEN, None), &x, &place);
+    series(scene, curve, &curve.logit_diff, (GREEN, 2), &x, &place);
     if positive.is_empty() && curve.logit_diff.iter().any(Option::is_some) {
         scene.text(
             ((LEFT + RIGHT) / 2, (top + decades_end) / 2),
@@ -128,7 +129,7 @@ fn series(
     scene: &mut Scene,
     curve: &Curve,
     values: &[Option<Num>],
-    style: (Rgb, Option<(i32, i32)>),
+    style: (Rgb, u32),
     x: &Axis,
     y: &dyn Fn(f64) -> i32,
 ) {
@@ -137,7 +138,7 @@ fn series(
         match path.as_slice() {
             [] => {}
             [(x, y)] => scene.disc(*x, *y, 2, style.0),
-            _ => scene.dashed(path.clone(), style.0, 2, style.1),
+            _ => scene.line(path.clone(), style.0, style.1),
         }
         path.clear();
     };
@@ -151,9 +152,7 @@ fn series(
             path.push(point);
         } else {
             flush(scene, &mut path);
-            let (x, y) = point;
-            scene.line(vec![(x - 5, y - 5), (x + 5, y + 5)], style.0, 2);
-            scene.line(vec![(x - 5, y + 5), (x + 5, y - 5)], style.0, 2);
+            cross(scene, point.0, point.1, INK);
         }
     }
     flush(scene, &mut path);

@@ -66,7 +66,8 @@ fn drawn_rows(map: &DriftMap) -> Vec<Row> {
     }
     let mut out: Vec<Row> = Vec::new();
     for (name, values) in rows {
-        let group = layer_of(&name).map_or_else(|| name.clone(), |layer| format!("{layer} (largest)"));
+        let group =
+            layer_of(&name).map_or_else(|| name.clone(), |layer| format!("{layer} (largest)"));
         match out.last_mut().filter(|row| row.0 == group) {
             Some(row) => {
                 for (old, new) in row.1.iter_mut().zip(values) {
@@ -84,10 +85,8 @@ fn drawn_columns(columns: &[u32], rows: &mut [Row]) -> (Vec<u32>, usize) {
     let merge = columns.len().div_ceil(MOST_COLUMNS).max(1);
     if merge > 1 {
         for (_, values) in rows.iter_mut() {
-            *values = values
-                .chunks(merge)
-                .map(|chunk| chunk.iter().copied().fold(None, worse))
-                .collect();
+            *values =
+                values.chunks(merge).map(|chunk| chunk.iter().copied().fold(None, worse)).collect();
         }
     }
     (columns.iter().copied().step_by(merge).collect(), merge)
@@ -99,14 +98,15 @@ pub(crate) fn scene(map: &DriftMap) -> Scene {
     let (columns, merge) = drawn_columns(&map.columns, &mut rows);
     let mut scene = Scene::new(WIDTH, 0);
     let merged = u64::from(map.merged) * merge as u64;
-    let note = if merged > 1 { format!(" · {merged} positions a column, largest") } else { String::new() };
+    let note = if merged > 1 {
+        format!(" · {merged} positions a column, largest")
+    } else {
+        String::new()
+    };
     heading(
         &mut scene,
         "Hidden-state drift: relative L2 by stage and position",
-        &format!(
-            "sample {} · {} against {}{note}",
-            map.sample_id, map.right_label, map.left_label
-        ),
+        &format!("sample {} · {} against {}{note}", map.sample_id, map.right_label, map.left_label),
     );
     let high = (560 / i32::try_from(rows.len().max(1)).unwrap_or(560)).clamp(13, 26);
     let (left, right) = (28 + NAMES, RIGHT - BAR);
@@ -121,7 +121,7 @@ pub(crate) fn scene(map: &DriftMap) -> Scene {
         scene.text((left - 8, y + high / 2), &text, (SMALL.min(high), INK), Anchor::Right);
         let new_layer = index > 0 && layer_of(name) != layer_of(&rows[index - 1].0);
         if new_layer && rows.len() > 12 {
-            scene.line(vec![(28, y), (right, y)], AXIS, 1);
+            scene.line(vec![(left, y), (right, y)], INK, 1);
         }
     }
     scene.frame(left, TOP, right - left, bottom - TOP, AXIS);
@@ -131,7 +131,12 @@ pub(crate) fn scene(map: &DriftMap) -> Scene {
         .map(|(index, position)| ((edge(index) + edge(index + 1)) / 2, position.to_string()))
         .collect();
     for index in thin(&labels, SMALL) {
-        scene.text((labels[index].0, bottom + 14), &labels[index].1, (SMALL, MUTED), Anchor::Middle);
+        scene.text(
+            (labels[index].0, bottom + 14),
+            &labels[index].1,
+            (SMALL, MUTED),
+            Anchor::Middle,
+        );
     }
     scene.text(
         ((left + right) / 2, bottom + 36),
@@ -155,7 +160,11 @@ fn scale_axis(rows: &[Row], bottom: i32) -> Axis {
     let low = positive().fold(f64::INFINITY, f64::min);
     let high = positive().fold(0.0, f64::max);
     let end = bottom.min(TOP + 420) - 60;
-    if low <= high { Axis::log(low, high, end, TOP + 24) } else { Axis::log(1e-8, 1.0, end, TOP + 24) }
+    if low <= high {
+        Axis::log(low, high, end, TOP + 24)
+    } else {
+        Axis::log(1e-8, 1.0, end, TOP + 24)
+    }
 }
 
 fn cell_color(value: Option<Num>, axis: &Axis) -> Rgb {
@@ -215,10 +224,8 @@ fn color_bar(scene: &mut Scene, axis: &Axis, control: Option<Num>, x: i32) {
     let steps = i32::try_from(SCALE_STEPS).unwrap_or(1);
     for step in 0..steps {
         let share = (f64::from(step) + 0.5) / f64::from(steps);
-        let (from, to) = (
-            bottom - (bottom - top) * step / steps,
-            bottom - (bottom - top) * (step + 1) / steps,
-        );
+        let (from, to) =
+            (bottom - (bottom - top) * step / steps, bottom - (bottom - top) * (step + 1) / steps);
         scene.rect(x, to, 20, from - to, scale(share));
     }
     scene.frame(x, top, 20, bottom - top, AXIS);
@@ -232,9 +239,8 @@ fn color_bar(scene: &mut Scene, axis: &Axis, control: Option<Num>, x: i32) {
         scene.polygon(vec![(x, y), (x - 10, y - 6), (x - 10, y + 6)], INK);
         scene.upright((x - 19, y), "control", (SMALL, INK));
     }
-    for (index, (color, text)) in [(ZERO, "exactly 0"), (MISSING, "none"), (VERMILION, "not finite")]
-        .into_iter()
-        .enumerate()
+    for (index, (color, text)) in
+        [(ZERO, "exactly 0"), (MISSING, "none"), (VERMILION, "not finite")].into_iter().enumerate()
     {
         let y = bottom + 20 + 20 * i32::try_from(index).unwrap_or(0);
         scene.rect(x, y - 7, 14, 14, color);

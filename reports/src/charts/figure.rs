@@ -110,3 +110,83 @@ pub fn figures(report: &Report) -> Vec<Figure> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::font;
+    use super::super::scene::{Anchor, Mark};
+    use super::*;
+    use crate::made_up;
+
+    /// Left, top, right, bottom of each text, with the text; capitals and descenders included.
+    fn boxes(scene: &Scene) -> Vec<([i32; 4], String)> {
+        scene
+            .marks
+            .iter()
+            .filter_map(|mark| {
+                let Mark::Text { x, y, text, size, anchor, upright, .. } = mark else {
+                    return None;
+                };
+                let (wide, half) = (font::width(text, *size), size / 3);
+                let left = match anchor {
+                    Anchor::Left => *x,
+                    Anchor::Middle => x - wide / 2,
+                    Anchor::Right => x - wide,
+                };
+                let place = if *upright {
+                    [x - half, y - wide / 2, x + half, y + wide / 2]
+                } else {
+                    [left, y - half, left + wide, y + half]
+                };
+                Some((place, text.clone()))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn no_two_labels_overlap_and_none_is_clipped() {
+        for figure in figures(&made_up::report()) {
+            let boxes = boxes(&figure.scene);
+            assert!(boxes.len() > 8, "{}", figure.name);
+            for (index, (a, text)) in boxes.iter().enumerate() {
+                let inside = a[0] >= 0
+                    && a[1] >= 0
+                    && a[2] <= figure.scene.width
+                    && a[3] <= figure.scene.height;
+                assert!(inside, "{}: {text:?} at {a:?}", figure.name);
+                for (b, other) in &boxes[index + 1..] {
+                    let apart = a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
+                    assert!(apart, "{}: {text:?} {a:?} over {other:?} {b:?}", figure.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn figures_of_empty_parts_are_drawn_without_a_panic() {
+        let mut report = made_up::report();
+        for run in &mut report.timelines[0].runs {
+            run.points.clear();
+            run.compactions.clear();
+        }
+        let curve = &mut report.curves[0];
+        curve.position.clear();
+        for list in [&mut curve.margin_left, &mut curve.margin_right, &mut curve.logit_diff] {
+            list.clear();
+        }
+        report.splits_view[0].left = None;
+        for candidate in
+            report.splits_view[0].right.iter_mut().flat_map(|side| &mut side.candidates)
+        {
+            candidate.logit = None;
+        }
+        report.drift[0].rows.clear();
+        report.drift[0].values.clear();
+        report.keep_maps[0].heads.clear();
+        report.keep_maps[1].rows = 0;
+        for figure in figures(&report) {
+            assert!(figure.svg().unwrap().ends_with("</svg>\n"), "{}", figure.name);
+            assert!(!figure.png().unwrap().is_empty());
+        }
+    }
+}

@@ -89,10 +89,10 @@ pub(crate) fn scene(map: &KeepMap) -> Scene {
         ));
     }
     if per_pixel > 1 {
-        line.push_str(&format!(" · {per_pixel} rows a column"));
+        line.push_str(&format!(" · {per_pixel} rows a column, height is the share kept"));
     }
     heading(&mut scene, &format!("Compaction {}: rows kept by head", map.ordinal), &line);
-    let top = legend(&mut scene, &keys(map), 28, 82) + 32;
+    let top = legend(&mut scene, &keys(map), 28, 82) + 40;
     let lane = (400 / i32::try_from(heads.len().max(1)).unwrap_or(400)).clamp(17, 34);
     let x = Axis::linear(0.0, f64::from(map.rows.max(1)), left, right);
     for (index, head) in heads.iter().enumerate() {
@@ -130,11 +130,7 @@ fn keys(map: &KeepMap) -> Vec<Key> {
     if let Some(right) = &map.right_label {
         keys.push(key(RowClass::LeftOnly, format!("disagreeing: {} only", map.left_label)));
         keys.push(key(RowClass::RightOnly, format!("disagreeing: {right} only")));
-        keys.push(Key {
-            text: "disagrees here".to_owned(),
-            color: INK,
-            shape: KeyShape::Triangle,
-        });
+        keys.push(Key { text: "disagrees here".to_owned(), color: INK, shape: KeyShape::Triangle });
     }
     keys
 }
@@ -162,54 +158,67 @@ fn bottom_axis(scene: &mut Scene, map: &KeepMap, x: &Axis, (top, bottom): (i32, 
     );
 }
 
-/// Class of a column of rows: a disagreement is never hidden by its neighbours; else the most frequent one.
-fn column_class(rows: &[RowClass]) -> Option<RowClass> {
-    if let Some(differs) =
-        rows.iter().find(|class| matches!(class, RowClass::LeftOnly | RowClass::RightOnly))
-    {
-        return Some(*differs);
+/// What a column of rows shows: its class, and its height as a share of 14.
+type Column = (RowClass, i32);
+
+/// A disagreement is never hidden by its neighbours; protected rows only where all are; else the share that is kept.
+fn column(rows: &[RowClass]) -> Option<Column> {
+    let differs =
+        rows.iter().find(|class| matches!(class, RowClass::LeftOnly | RowClass::RightOnly));
+    if let Some(class) = differs {
+        return Some((*class, look(*class).1));
     }
-    RowClass::ALL
-        .into_iter()
-        .rev()
-        .max_by_key(|class| rows.iter().filter(|row| *row == class).count())
-        .filter(|_| !rows.is_empty())
+    let first = *rows.first()?;
+    if rows.iter().all(|class| *class == first) {
+        return Some((first, look(first).1));
+    }
+    let (low, high) = (look(RowClass::Dropped).1, look(RowClass::Kept).1);
+    let kept = rows.iter().filter(|class| **class != RowClass::Dropped).count();
+    let share = kept as f64 / rows.len() as f64;
+    let tall = f64::from(low) + f64::from(high - low) * share;
+    Some((RowClass::Kept, tall.round() as i32))
 }
 
-fn row(
-    scene: &mut Scene,
-    head: &KeepHead,
-    x: &Axis,
-    (base, high): (i32, i32),
-    per_pixel: u32,
-) {
+fn row(scene: &mut Scene, head: &KeepHead, x: &Axis, (base, high): (i32, i32), per_pixel: u32) {
     let classes: Vec<RowClass> = head.rows.chars().filter_map(RowClass::from_letter).collect();
-    let columns: Vec<RowClass> = classes
-        .chunks(usize::try_from(per_pixel).unwrap_or(1))
-        .filter_map(column_class)
-        .collect();
+    let columns: Vec<Column> =
+        classes.chunks(usize::try_from(per_pixel).unwrap_or(1)).filter_map(column).collect();
     let edge = |column: usize| {
         let row = (column as u64 * u64::from(per_pixel)).min(classes.len() as u64);
         x.at(row as f64)
     };
+    let tall = |column: &Column| (high * column.1 / 14).max(2);
     let mut start = 0;
+    let mut last_marker = i32::MIN / 2;
     while start < columns.len() {
-        let class = columns[start];
-        let end = start + columns[start..].iter().take_while(|other| **other == class).count();
-        let (color, share) = look(class);
-        let tall = (high * share / 14).max(2);
-        let wide = (edge(end) - edge(start)).max(1);
-        scene.rect(edge(start), base - tall, wide, tall, color);
-        if matches!(class, RowClass::LeftOnly | RowClass::RightOnly) {
-            let middle = edge(start) + wide / 2;
-            scene.polygon(
-                vec![
-                    (middle, base - high + 2),
-                    (middle - 4, base - high - 4),
-                    (middle + 4, base - high - 4),
-                ],
-                INK,
+        let class = columns[start].0;
+        let end = start + columns[start..].iter().take_while(|one| one.0 == class).count();
+        let stretch = &columns[start..end];
+        if stretch.iter().all(|one| one.1 == stretch[0].1) {
+            let wide = (edge(end) - edge(start)).max(1);
+            scene.rect(
+                edge(start),
+                base - tall(&stretch[0]),
+                wide,
+                tall(&stretch[0]),
+                look(class).0,
             );
+        } else {
+            let steps = stretch.iter().enumerate().flat_map(|(at, one)| {
+                let top = base - tall(one);
+                [(edge(start + at), top), (edge(start + at + 1), top)]
+            });
+            let mut outline = vec![(edge(start), base)];
+            outline.extend(steps);
+            outline.push((edge(end), base));
+            scene.polygon(outline, look(class).0);
+        }
+        let middle = i32::midpoint(edge(start), edge(end));
+        let differs = matches!(class, RowClass::LeftOnly | RowClass::RightOnly);
+        if differs && middle - last_marker >= 9 {
+            let (tip, top) = (base - high + 2, base - high - 4);
+            scene.polygon(vec![(middle, tip), (middle - 4, top), (middle + 4, top)], INK);
+            last_marker = middle;
         }
         start = end;
     }
@@ -222,9 +231,10 @@ mod tests {
     #[test]
     fn a_disagreement_is_never_hidden_by_its_neighbours() {
         use RowClass::{Dropped, Kept, LeftOnly, Protected};
-        assert_eq!(column_class(&[Kept, Kept, LeftOnly, Kept]), Some(LeftOnly));
-        assert_eq!(column_class(&[Kept, Dropped, Dropped]), Some(Dropped));
-        assert_eq!(column_class(&[Protected]), Some(Protected));
-        assert_eq!(column_class(&[]), None);
+        assert_eq!(column(&[Kept, Kept, LeftOnly, Kept]), Some((LeftOnly, 14)));
+        assert_eq!(column(&[Kept, Dropped]), Some((Kept, 9)));
+        assert_eq!(column(&[Dropped, Dropped]), Some((Dropped, 4)));
+        assert_eq!(column(&[Protected]), Some((Protected, 9)));
+        assert_eq!(column(&[]), None);
     }
 }

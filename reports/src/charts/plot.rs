@@ -13,9 +13,9 @@ pub(crate) const LEFT: i32 = 86;
 /// Right edge of plots.
 pub(crate) const RIGHT: i32 = 1172;
 /// Size of tick labels.
-pub(crate) const SMALL: i32 = 15;
+pub(crate) const SMALL: i32 = 16;
 /// Size of axis titles and legends.
-pub(crate) const TEXT: i32 = 16;
+pub(crate) const TEXT: i32 = 17;
 const TITLE: i32 = 22;
 /// Height of one lane of labels.
 const LANE: i32 = 21;
@@ -60,12 +60,7 @@ impl Plot {
             scene.text((x, self.bottom + 16), &label, (SMALL, MUTED), Anchor::Middle);
         }
         scene.line(vec![(LEFT, self.bottom), (RIGHT, self.bottom)], AXIS, 1);
-        scene.text(
-            ((LEFT + RIGHT) / 2, self.bottom + 38),
-            title,
-            (TEXT, INK),
-            Anchor::Middle,
-        );
+        scene.text(((LEFT + RIGHT) / 2, self.bottom + 38), title, (TEXT, INK), Anchor::Middle);
     }
 
     /// Prompt and dependent rows as shaded areas.
@@ -98,7 +93,9 @@ impl Flags {
         }
         let mut labels: Vec<(u32, String)> = labels
             .into_iter()
-            .map(|(position, names)| (position, format!("first {} · {position}", names.join(" + "))))
+            .map(|(position, names)| {
+                (position, format!("first {} · {position}", names.join(" + ")))
+            })
             .collect();
         if let Some(from) = dependent {
             labels.push((from, format!("dependent from {from}")));
@@ -135,7 +132,7 @@ impl Flags {
             let text = &at[one.index].1;
             let y = top - LANE * i32::try_from(one.lane).unwrap_or(0) - LANE / 2 - 1;
             let wide = font::width(text, SMALL);
-            scene.rect(one.left - 3, y - 9, wide + 6, 18, super::palette::PAPER);
+            scene.rect(one.left - 3, y - 10, wide + 6, LANE, super::palette::PAPER);
             scene.text((one.left, y), text, (SMALL, INK), Anchor::Left);
         }
     }
@@ -152,6 +149,10 @@ pub(crate) struct Key {
 pub(crate) enum KeyShape {
     /// A line with this dash.
     Line(Option<(i32, i32)>),
+    /// A line of this width.
+    Stroke(u32),
+    /// A cross.
+    Cross,
     /// A box of this height in pixels of 14.
     Box(i32),
     /// A triangle that points down.
@@ -172,6 +173,8 @@ pub(crate) fn legend(scene: &mut Scene, keys: &[Key], left: i32, mut y: i32) -> 
             KeyShape::Line(dash) => {
                 scene.dashed(vec![(x, y), (x + 32, y)], key.color, 3, dash);
             }
+            KeyShape::Stroke(width) => scene.line(vec![(x, y), (x + 32, y)], key.color, width),
+            KeyShape::Cross => cross(scene, x + 20, y, key.color),
             KeyShape::Box(high) => scene.rect(x + 12, y + 7 - high, 14, high, key.color),
             KeyShape::Triangle => triangle(scene, x + 18, y + 6, key.color),
         }
@@ -179,6 +182,12 @@ pub(crate) fn legend(scene: &mut Scene, keys: &[Key], left: i32, mut y: i32) -> 
         x += wide;
     }
     y
+}
+
+/// A small cross around the point.
+pub(crate) fn cross(scene: &mut Scene, x: i32, y: i32, color: Rgb) {
+    scene.line(vec![(x - 5, y - 5), (x + 5, y + 5)], color, 2);
+    scene.line(vec![(x - 5, y + 5), (x + 5, y - 5)], color, 2);
 }
 
 /// A small triangle whose tip is at the point.

@@ -1,7 +1,7 @@
 //! A figure as a list of marks in pixels. Charts build scenes; [`super::paint`] turns one scene into SVG and PNG, so
 //! both show the same marks, and tests look at marks instead of pictures.
 
-use super::palette::{Rgb, PAPER};
+use super::palette::{PAPER, Rgb};
 
 /// Where a text hangs on its point, horizontally; vertically it is always centred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub(crate) fn dashes(points: &[(i32, i32)], on: i32, off: i32) -> Vec<Vec<(i32, 
         if drawing && piece.is_empty() {
             piece.push(pair[0]);
         }
-        while length - done > left {
+        while length > 0.0 && length - done >= left {
             done += left;
             if drawing {
                 piece.push(at(done));

@@ -11,7 +11,9 @@ use crate::num::short;
 
 const ROW: i32 = 30;
 const PANEL: i32 = 556;
-const NAMES: i32 = 200;
+const NAMES: i32 = 180;
+/// Room for the figure and the word behind each bar.
+const VALUES: i32 = 150;
 
 /// Words for readers who do not see the figure.
 pub(crate) fn alt(view: &SplitView) -> String {
@@ -29,7 +31,7 @@ pub(crate) fn alt(view: &SplitView) -> String {
         }
     };
     format!(
-        "Row {} of sample {}: {}; {}. {}",
+        "Row {} of sample {}: {}; {} ({}).",
         view.row,
         view.sample_id,
         side(&view.left),
@@ -79,15 +81,12 @@ pub(crate) fn scene(view: &SplitView) -> Scene {
         let color = if index == 0 { BLUE } else { VERMILION };
         match side {
             Some(side) => panel(&mut scene, side, others[index], (left, height), range, color),
-            None => scene.text(
-                (left, 100),
-                "this side has no such row",
-                (TEXT, MUTED),
-                Anchor::Left,
-            ),
+            None => {
+                scene.text((left, 100), "this side has no such row", (TEXT, MUTED), Anchor::Left)
+            }
         }
     }
-    scene.height = 160 + height + 62;
+    scene.height = 138 + height + 58;
     finish(scene)
 }
 
@@ -102,14 +101,14 @@ fn panel(
     let label = font::fit(&side.label, 19, PANEL);
     scene.text((left, 90), &label, (19, color), Anchor::Left);
     scene.text((left, 114), &font::fit(&facts(side), TEXT, PANEL), (TEXT, MUTED), Anchor::Left);
-    let axis = Axis::linear(range.0, range.1, left + NAMES, left + PANEL - 76);
+    let axis = Axis::linear(range.0, range.1, left + NAMES, left + PANEL - VALUES);
     let (top, bottom) = (138, 138 + height);
     for (value, label) in axis.ticks(5) {
         let x = axis.at(value);
         scene.line(vec![(x, top), (x, bottom)], GRID, 1);
         scene.text((x, bottom + 14), &label, (SMALL, MUTED), Anchor::Middle);
     }
-    scene.line(vec![(axis.from, bottom), (left + PANEL - 76, bottom)], AXIS, 1);
+    scene.line(vec![(axis.from, bottom), (left + PANEL - VALUES, bottom)], AXIS, 1);
     scene.text(
         ((axis.from + axis.to) / 2, bottom + 36),
         "logit (same scale on both sides)",

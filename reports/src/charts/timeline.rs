@@ -1,8 +1,10 @@
 //! Rows held over positions, with compactions and the four firsts.
 
 use super::axis::{Axis, thin};
-use super::palette::{Rgb, RUNS};
-use super::plot::{Flags, Key, KeyShape, LEFT, Plot, RIGHT, SMALL, WIDTH, heading, legend, triangle};
+use super::palette::{RUNS, Rgb};
+use super::plot::{
+    Flags, Key, KeyShape, LEFT, Plot, RIGHT, SMALL, WIDTH, heading, legend, triangle,
+};
 use super::scene::{Anchor, Scene};
 use crate::model::{Timeline, TimelineRun};
 
@@ -80,12 +82,7 @@ pub(crate) fn scene(timeline: &Timeline) -> Scene {
     }
     let top = legend(&mut scene, &keys, LEFT, 82) + 22 + flags.height(&x);
     let bottom = top + 330;
-    let plot = Plot {
-        x,
-        y: Axis::linear(0.0, f64::from(rows) * 1.08, bottom, top),
-        top,
-        bottom,
-    };
+    let plot = Plot { x, y: Axis::linear(0.0, f64::from(rows) * 1.08, bottom, top), top, bottom };
     plot.shades(&mut scene, timeline.prompt_len, timeline.dependent_from);
     plot.vertical_axis(&mut scene, "rows held", 6);
     plot.horizontal_axis(&mut scene, "absolute position (tokens)");
@@ -93,12 +90,7 @@ pub(crate) fn scene(timeline: &Timeline) -> Scene {
         let end = plot.x.at(f64::from(prompt));
         let text = format!("prompt: {prompt}");
         if end - LEFT > super::font::width(&text, SMALL) + 16 {
-            scene.text(
-                (LEFT + 10, bottom - 14),
-                &text,
-                (SMALL, super::palette::MUTED),
-                Anchor::Left,
-            );
+            scene.text((LEFT + 10, top + 14), &text, (SMALL, super::palette::MUTED), Anchor::Left);
         }
     }
     flags.draw(&mut scene, &plot.x, top, bottom);
@@ -133,7 +125,7 @@ fn compactions(scene: &mut Scene, plot: &Plot, run: &TimelineRun, color: Rgb) {
         let (x, y) = place(index);
         triangle(scene, x, y - 4, color);
         if named.contains(&index) {
-            scene.text((x, y - 25), label, (SMALL, color), Anchor::Middle);
+            scene.text((x + 9, y - 11), label, (SMALL, color), Anchor::Left);
         }
     }
 }

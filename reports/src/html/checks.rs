@@ -78,7 +78,11 @@ fn more(view: &mut View<'_>, check: &CheckReport, index: usize) -> Result<(), Re
         return Ok(());
     }
     // What is wrong is open, what passed is folded.
-    view.raw(if check.findings.is_empty() { "<details><summary>" } else { "<details open><summary>" });
+    view.raw(if check.findings.is_empty() {
+        "<details><summary>"
+    } else {
+        "<details open><summary>"
+    });
     view.raw("More about the check ");
     view.text(name(check.kind));
     view.raw("</summary>\n");

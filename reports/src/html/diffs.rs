@@ -155,9 +155,8 @@ fn samples(view: &mut View<'_>, diff: &DiffReport, at: &str) -> Result<(), Repor
         matches!(sample.verdict, Verdict::Identical | Verdict::WithinNoise | Verdict::Tie)
     };
     for (fold, title) in [(false, "Samples that differ"), (true, "Samples that agree")] {
-        let chosen: Vec<usize> = (0..diff.samples.len())
-            .filter(|index| passed(&diff.samples[*index]) == fold)
-            .collect();
+        let chosen: Vec<usize> =
+            (0..diff.samples.len()).filter(|index| passed(&diff.samples[*index]) == fold).collect();
         if chosen.is_empty() {
             continue;
         }
@@ -231,11 +230,7 @@ fn optional(view: &mut View<'_>, object: &str, key: &str) -> Result<(), ReportEr
 }
 
 /// Target against control.
-pub(super) fn noise(
-    view: &mut View<'_>,
-    noise: &NoiseReport,
-    at: &str,
-) -> Result<(), ReportError> {
+pub(super) fn noise(view: &mut View<'_>, noise: &NoiseReport, at: &str) -> Result<(), ReportError> {
     view.raw("<p>");
     badge(view, &noise.verdict);
     view.raw(" Noise: ");
@@ -276,9 +271,7 @@ fn pairing(view: &mut View<'_>, diff: &DiffReport, at: &str) -> Result<(), Repor
         &["#pairs", "#both", "#left only", "#right only", "#neither", "#p", "#smallest effect"],
     );
     view.raw("<tr>");
-    for name in
-        ["n", "both", "left_only", "right_only", "neither", "p_value", "smallest_effect"]
-    {
+    for name in ["n", "both", "left_only", "right_only", "neither", "p_value", "smallest_effect"] {
         view.figure_cell(&format!("{at}/pairing/{name}"))?;
     }
     view.raw("</tr>\n");

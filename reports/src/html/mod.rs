@@ -9,5 +9,6 @@ mod style;
 mod tables;
 mod view;
 
+pub(crate) use checks::{name as check_name, place};
 pub use page::page;
 pub(crate) use page::page_with;

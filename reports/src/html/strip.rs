@@ -5,11 +5,7 @@ use crate::error::ReportError;
 use crate::model::{Report, Token, TokenCell, TokenStrip};
 
 /// One strip.
-pub(super) fn strip(
-    view: &mut View<'_>,
-    report: &Report,
-    index: usize,
-) -> Result<(), ReportError> {
+pub(super) fn strip(view: &mut View<'_>, report: &Report, index: usize) -> Result<(), ReportError> {
     let Some(strip) = report.strips.get(index) else { return Ok(()) };
     view.raw("<h3>Tokens around the split, sample ");
     view.text(&strip.sample_id);
@@ -17,7 +13,9 @@ pub(super) fn strip(
     view.text(&strip.left_label);
     view.raw(", <strong>B</strong> ");
     view.text(&strip.right_label);
-    view.raw(". Each box is a position and the token fed there; one token where both sides agree. ");
+    view.raw(
+        ". Each box is a position and the token fed there; one token where both sides agree. ",
+    );
     view.raw("⏎ line feed, ⇥ tab, \\xNN a byte that is no text.</p>\n<ol class=\"strip\">\n");
     for (place, cell) in strip.cells.iter().enumerate() {
         cell_box(view, strip, cell, &format!("/strips/{index}/cells/{place}"))?;

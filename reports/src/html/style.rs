@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use crate::charts::palette::DARK;
 
 const BASE: &str = r#"
-:root{color-scheme:light dark;--paper:#fff;--ink:#1b1e23;--muted:#5a6370;--line:#d8dce1;--panel:#f6f7f9;--accent:#0063a3;
+:root{color-scheme:light dark;--paper:#fff;--ink:#1b1e23;--muted:#5a6370;--line:#d8dce1;--panel:#f6f7f9;--figure:#fff;--accent:#0063a3;
 --good:#00694b;--bad:#a53a00;--unsure:#6b4a00;--goodbg:#e6f4ee;--badbg:#fdeee3;--unsurebg:#fbf3dc}
-@media(prefers-color-scheme:dark){:root{--paper:#101216;--ink:#e8eaed;--muted:#a4adb9;--line:#343a42;--panel:#171a1f;--accent:#7cc0f0;
+@media(prefers-color-scheme:dark){:root{--paper:#101216;--ink:#e8eaed;--muted:#a4adb9;--line:#343a42;--panel:#171a1f;--figure:#171a1f;--accent:#7cc0f0;
 --good:#5fd6ae;--bad:#ff9d5c;--unsure:#e9c15a;--goodbg:#12261f;--badbg:#2e1d12;--unsurebg:#2a2412}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
@@ -28,15 +28,17 @@ a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid va
 .good{color:var(--good);background:var(--goodbg)}.bad{color:var(--bad);background:var(--badbg)}.unsure{color:var(--unsure);background:var(--unsurebg)}
 .lead{font-size:1.2rem;font-weight:600;max-width:70ch}
 .box{border-left:4px solid;padding:.5rem .9rem;margin:.5rem 0;border-radius:0 6px 6px 0;max-width:84ch}
+.box.good,.box.bad,.box.unsure{color:var(--ink)}.box.good{border-color:var(--good)}.box.bad{border-color:var(--bad)}.box strong{color:var(--good)}.box.bad strong{color:var(--bad)}
 .box p{margin:0}
 .scroll{overflow-x:auto;margin:.5rem 0 1rem}
 table{border-collapse:collapse;font-size:.93rem;min-width:40%}
 caption{text-align:left;color:var(--muted);padding-bottom:.3rem}
-th,td{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-thead th{color:var(--muted);font-weight:600}
+th,td{text-align:left;padding:.3rem .9rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:break-word;max-width:26rem}
+thead th{color:var(--muted);font-weight:600;vertical-align:bottom;max-width:9rem}
 tbody th{font-weight:600}
-.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-figure{margin:.8rem 0 1.4rem;border:1px solid var(--line);border-radius:8px;padding:8px;overflow-x:auto}
+.n{text-align:right;font-variant-numeric:tabular-nums}
+td.n{white-space:nowrap}
+figure{margin:.8rem 0 1.4rem;border:1px solid var(--line);border-radius:8px;padding:8px;overflow-x:auto;background:var(--figure)}
 figcaption{color:var(--muted);font-size:.93rem;padding:.2rem .6rem .3rem;overflow-wrap:anywhere}
 svg.chart{display:block;width:100%;min-width:760px;height:auto}
 details{margin:.4rem 0 1rem}

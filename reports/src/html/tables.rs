@@ -11,7 +11,17 @@ use crate::model::{Report, RunSummary};
 pub(super) fn runs(view: &mut View<'_>, report: &Report) -> Result<(), ReportError> {
     view.open_table(
         "Runs, baseline first",
-        &["run", "policy", "dtype", "device", "#samples", "#rows", "#compactions", "state", "producer"],
+        &[
+            "run",
+            "policy",
+            "dtype",
+            "device",
+            "#samples",
+            "#rows",
+            "#compactions",
+            "state",
+            "producer",
+        ],
     );
     for (index, run) in report.runs.iter().enumerate() {
         view.raw("<tr>");

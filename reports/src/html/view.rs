@@ -61,11 +61,6 @@ impl<'a> View<'a> {
         self.json.pointer(pointer).is_some_and(|value| !value.is_null())
     }
 
-    /// Length of the list at a pointer.
-    pub(crate) fn len(&self, pointer: &str) -> Result<usize, ReportError> {
-        Ok(self.value(pointer)?.as_array().map_or(0, Vec::len))
-    }
-
     /// The figure at a pointer, marked with it.
     pub(crate) fn figure(&mut self, pointer: &str) -> Result<(), ReportError> {
         let shown = show(self.value(pointer)?);
@@ -85,7 +80,7 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    /// A share as a figure followed by nothing else; cells of words.
+    /// A table cell with outside text.
     pub(crate) fn text_cell(&mut self, text: Option<&str>) {
         self.element("td", text.unwrap_or(NOTHING));
     }
