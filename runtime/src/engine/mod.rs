@@ -11,9 +11,12 @@ mod record;
 mod run;
 mod sequence;
 mod summary;
+#[cfg(test)]
+mod tests;
 
 pub use answer::boxed_answer;
 pub use load::Engine;
 pub use options::{LoadOptions, Progress, Request, RunOptions, RunSummary};
 pub use run::OnProgress;
+pub(crate) use run::QueryCount;
 pub use summary::{RowSummary, summarize};
