@@ -5,10 +5,12 @@
 mod align;
 mod compare;
 mod context;
+pub mod drift;
 mod figures;
 pub mod gather;
 mod inputs;
 mod keep;
+pub mod keepsets;
 pub mod noise;
 pub mod positions;
 mod presence;
@@ -18,6 +20,7 @@ mod series;
 mod side;
 mod splits;
 pub mod stats;
+pub mod tensors;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

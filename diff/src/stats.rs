@@ -8,4 +8,5 @@ pub use divergence::{KlRow, TopLogits, exact_kl, softmax_logsumexp, topk_kl};
 pub use paired::{
     Bootstrap, Pair, Perplexities, bootstrap_interval, mcnemar_exact, perplexity, smallest_effect,
 };
+pub(crate) use quantile::count;
 pub use quantile::quantiles;

@@ -1,0 +1,183 @@
+//! Value-by-value comparison of one block.
+
+use half::{bf16, f16};
+use lockstep_traces::DType;
+
+/// Figures of one block or of all blocks so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sums {
+    pub(crate) different: u64,
+    pub(crate) non_finite: u64,
+    /// Elements that differ and are finite on both sides.
+    pub(crate) finite: u64,
+    pub(crate) max_abs: f64,
+    pub(crate) max_rel: f64,
+    pub(crate) max_ulp: u64,
+    pub(crate) square_diff: f64,
+    pub(crate) first: Option<u64>,
+}
+
+impl Sums {
+    /// Adds the block that starts at element `start`.
+    pub(crate) fn join(&mut self, block: &Self, start: u64) {
+        self.different += block.different;
+        self.non_finite += block.non_finite;
+        self.finite += block.finite;
+        self.max_abs = self.max_abs.max(block.max_abs);
+        self.max_rel = self.max_rel.max(block.max_rel);
+        self.max_ulp = self.max_ulp.max(block.max_ulp);
+        self.square_diff += block.square_diff;
+        self.first = self.first.or(block.first.map(|first| start + first));
+    }
+}
+
+/// An element type: its value, and its rank among the values of its type (adjacent values differ by 1, +0 and -0 are one).
+trait Element: Copy {
+    fn value(self) -> f64;
+    fn rank(self) -> i64;
+}
+
+/// Rank of a floating-point pattern of sign and magnitude.
+const fn rank(negative: bool, magnitude: i64) -> i64 {
+    if negative { -magnitude } else { magnitude }
+}
+
+impl Element for f32 {
+    fn value(self) -> f64 {
+        f64::from(self)
+    }
+    fn rank(self) -> i64 {
+        rank(self.is_sign_negative(), i64::from(self.to_bits() & 0x7fff_ffff))
+    }
+}
+
+impl Element for f16 {
+    fn value(self) -> f64 {
+        self.to_f64()
+    }
+    fn rank(self) -> i64 {
+        rank(self.is_sign_negative(), i64::from(self.to_bits() & 0x7fff))
+    }
+}
+
+impl Element for bf16 {
+    fn value(self) -> f64 {
+        f64::from(self.to_f32())
+    }
+    fn rank(self) -> i64 {
+        rank(self.is_sign_negative(), i64::from(self.to_bits() & 0x7fff))
+    }
+}
+
+impl Element for f64 {
+    fn value(self) -> f64 {
+        self
+    }
+    fn rank(self) -> i64 {
+        let magnitude = i64::try_from(self.to_bits() & !(1 << 63)).unwrap_or(i64::MAX);
+        rank(self.is_sign_negative(), magnitude)
+    }
+}
+
+macro_rules! integers {
+    ($($kind:ty),*) => {$(
+        impl Element for $kind {
+            fn value(self) -> f64 {
+                f64::from(self)
+            }
+            fn rank(self) -> i64 {
+                i64::from(self)
+            }
+        }
+    )*};
+}
+
+integers!(i32, i16, u8);
+
+impl Element for i64 {
+    #[expect(clippy::cast_precision_loss, reason = "differences of indices are far below 2^53")]
+    fn value(self) -> f64 {
+        self as f64
+    }
+    fn rank(self) -> i64 {
+        self
+    }
+}
+
+/// Compares two blocks of equal length element by element.
+pub(crate) fn compare_block(dtype: DType, left: &[u8], right: &[u8]) -> Sums {
+    match dtype {
+        DType::F32 => elements(left, right, f32::from_le_bytes),
+        DType::F16 => elements(left, right, f16::from_le_bytes),
+        DType::Bf16 => elements(left, right, bf16::from_le_bytes),
+        DType::F64 => elements(left, right, f64::from_le_bytes),
+        DType::I32 => elements(left, right, i32::from_le_bytes),
+        DType::I16 => elements(left, right, i16::from_le_bytes),
+        DType::I64 => elements(left, right, i64::from_le_bytes),
+        DType::U8 => elements(left, right, u8::from_le_bytes),
+    }
+}
+
+fn elements<T: Element, const N: usize>(
+    left: &[u8],
+    right: &[u8],
+    read: impl Fn([u8; N]) -> T,
+) -> Sums {
+    let mut sums = Sums::default();
+    let (lefts, rights) = (left.as_chunks::<N>().0, right.as_chunks::<N>().0);
+    for (at, (l, r)) in lefts.iter().zip(rights).enumerate() {
+        if l == r {
+            continue;
+        }
+        sums.different += 1;
+        sums.first = sums.first.or(Some(at as u64));
+        let (l, r) = (read(*l), read(*r));
+        let (a, b) = (l.value(), r.value());
+        if !(a.is_finite() && b.is_finite()) {
+            sums.non_finite += 1;
+            continue;
+        }
+        sums.finite += 1;
+        let abs = (a - b).abs();
+        sums.max_abs = sums.max_abs.max(abs);
+        sums.square_diff += abs * abs;
+        // Divides only where the quotient could be the largest.
+        if a.abs() > 0.0 && abs > sums.max_rel * a.abs() {
+            sums.max_rel = abs / a.abs();
+        }
+        sums.max_ulp = sums.max_ulp.max(l.rank().abs_diff(r.rank()));
+    }
+    sums
+}
+
+/// Sum of squares of the finite values of a block.
+pub(crate) fn square_sum(dtype: DType, bytes: &[u8]) -> f64 {
+    match dtype {
+        DType::F32 => squares(bytes, f32::from_le_bytes),
+        DType::F16 => squares(bytes, f16::from_le_bytes),
+        DType::Bf16 => squares(bytes, bf16::from_le_bytes),
+        DType::F64 => squares(bytes, f64::from_le_bytes),
+        DType::I32 => squares(bytes, i32::from_le_bytes),
+        DType::I16 => squares(bytes, i16::from_le_bytes),
+        DType::I64 => squares(bytes, i64::from_le_bytes),
+        DType::U8 => squares(bytes, u8::from_le_bytes),
+    }
+}
+
+fn squares<T: Element, const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> f64 {
+    // Four sums side by side: one chain of additions would wait for itself.
+    let mut lanes = [0.0_f64; 4];
+    let chunks = bytes.as_chunks::<N>().0;
+    let (whole, rest) = chunks.as_chunks::<4>();
+    for four in whole {
+        for (lane, element) in lanes.iter_mut().zip(four) {
+            *lane += square(read(*element).value());
+        }
+    }
+    lanes.iter().sum::<f64>()
+        + rest.iter().map(|element| square(read(*element).value())).sum::<f64>()
+}
+
+fn square(value: f64) -> f64 {
+    if value.is_finite() { value * value } else { 0.0 }
+}
