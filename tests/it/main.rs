@@ -1,1 +1,8 @@
-//! Integration tests.
+//! Integration tests: the binary as a user types it. One test binary, since each would link everything again.
+
+mod badinput;
+mod conformance;
+mod faults;
+mod kit;
+mod layering;
+mod record;

@@ -1,0 +1,156 @@
+//! Arguments of the verbs that compare and check.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use lockstep_traces::{DType, RuleSet};
+
+/// `replay`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReplayCommand {
+    /// Teacher-forced forward pass on the reference: offsets, drift against the control, first differing stage.
+    Forward(Box<ForwardArgs>),
+    /// Scores and keep-sets recomputed from the dumped caches, with the matrix of hypotheses.
+    Selector(SelectorArgs),
+}
+
+/// What the replayed cache does at a recorded compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReplayPolicy {
+    /// Nothing: keeps every row.
+    Dense,
+    /// Applies the recorded keep-sets: isolates the forward pass.
+    Recorded,
+    /// Selects by the reference's own rules: tests everything.
+    Own,
+}
+
+/// `replay forward`.
+#[derive(Debug, Args)]
+pub(crate) struct ForwardArgs {
+    /// Recorded run.
+    pub(crate) run: PathBuf,
+    /// Model folder.
+    #[arg(long)]
+    pub(crate) model: PathBuf,
+    /// What the cache does at a recorded compaction.
+    #[arg(long, value_enum)]
+    pub(crate) policy: ReplayPolicy,
+    /// Precision: f32, f64, or bf16 and f16 with weights and activations rounded.
+    #[arg(long, default_value = "f32")]
+    pub(crate) dtype: DType,
+    /// Statistics for `own`.
+    #[arg(long)]
+    pub(crate) stats: Option<PathBuf>,
+    /// Only these samples.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) sample: Vec<String>,
+    /// Most rows of one chunk; a chunk never straddles a compaction.
+    #[arg(long, default_value_t = 512)]
+    pub(crate) chunk: usize,
+    /// Run folder to write the replay to.
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    /// Plant this mistake in the replay itself.
+    #[arg(long, value_name = "FAULT")]
+    pub(crate) plant: Option<String>,
+}
+
+/// `replay selector` and `check selector`.
+#[derive(Debug, Args)]
+pub(crate) struct SelectorArgs {
+    /// Run with dumped compactions.
+    pub(crate) run: PathBuf,
+    /// Rule set to check against; the recorded one without it.
+    #[arg(long, value_parser = rule_set)]
+    pub(crate) rule_set: Option<RuleSet>,
+    /// Query statistics that the run used.
+    #[arg(long)]
+    pub(crate) stats: Option<PathBuf>,
+    /// Model folder, for the rotary frequencies.
+    #[arg(long)]
+    pub(crate) model: Option<PathBuf>,
+    /// Only these samples.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) sample: Vec<String>,
+    /// Only these compactions (1-based).
+    #[arg(long, default_value = "all", value_name = "SET")]
+    pub(crate) ordinals: lockstep_traces::Choice,
+}
+
+/// `check`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckCommand {
+    /// Every row after a compaction equals the kept row before it, bit for bit, K and V.
+    Gather(CheckArgs),
+    /// Scores, z-scores, reductions and keep-sets against the selector's mathematics.
+    Selector(SelectorArgs),
+    /// Positions, RoPE indices, protected rows, trigger.
+    Positions(CheckArgs),
+}
+
+/// `check gather` and `check positions`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Run folder.
+    pub(crate) run: PathBuf,
+    /// Only these samples.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) sample: Vec<String>,
+}
+
+/// `diff`.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// Baseline: run folder or foreign trace.
+    pub(crate) baseline: PathBuf,
+    /// Target: run folder or foreign trace.
+    pub(crate) target: PathBuf,
+    /// Same-dtype control of the baseline, for a judgement of noise by ratio.
+    #[arg(long, requires = "truth")]
+    pub(crate) control: Option<PathBuf>,
+    /// High-precision truth, for a judgement of noise by ratio.
+    #[arg(long, requires = "control")]
+    pub(crate) truth: Option<PathBuf>,
+    /// Model folder or tokenizer.json, for token texts.
+    #[arg(long)]
+    pub(crate) model: Option<PathBuf>,
+    /// Only these samples.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) sample: Vec<String>,
+    /// Compare samples that bear different ids, in their order.
+    #[arg(long)]
+    pub(crate) pair_by_order: bool,
+    /// Also write the report here.
+    #[arg(long)]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Which side runs the vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    /// Both, reported apart.
+    Both,
+    /// The runtime under test.
+    Runtime,
+    /// The independent reference.
+    Reference,
+}
+
+/// `conformance`.
+#[derive(Debug, Args)]
+pub(crate) struct ConformanceArgs {
+    /// Folder with `cases.json` (or one above it).
+    pub(crate) dir: PathBuf,
+    /// Which side.
+    #[arg(long, value_enum, default_value_t = Side::Both)]
+    pub(crate) side: Side,
+    /// Plant this mistake in the runtime's selector.
+    #[arg(long, value_name = "FAULT")]
+    pub(crate) plant: Option<String>,
+}
+
+fn rule_set(text: &str) -> Result<RuleSet, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|_| format!("`{text}` is none of trt, hf, vllm, sglang"))
+}

@@ -1,0 +1,183 @@
+//! Arguments as they are typed. What they mean is resolved in `commands`.
+
+mod check;
+mod run;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use check::{
+    CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy, SelectorArgs, Side,
+};
+pub(crate) use run::{CalibrateArgs, DemoArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs};
+
+/// Finds out why one LLM runtime's output is not another's.
+#[derive(Debug, Parser)]
+#[command(name = "lockstep", version, about, long_about = None, max_term_width = 110)]
+pub(crate) struct Cli {
+    /// Print the chain of causes below an error.
+    #[arg(long, global = true)]
+    pub(crate) verbose: bool,
+    /// Form of the answer on stdout.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people; what passed is hidden.
+    Text,
+    /// One JSON document.
+    Json,
+    /// One line of JSON.
+    Jsonl,
+}
+
+/// Where the runtime computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeviceArg {
+    /// What is there; the answer says what was taken.
+    Auto,
+    /// The CPU backend.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Record the embedded model dense and compressed, replay, compare, check and report.
+    Demo(DemoArgs),
+    /// Run a model under a cache policy and record what it did.
+    Run(Box<RunArgs>),
+    /// Execute a recorded run again on the independent reference.
+    #[command(subcommand)]
+    Replay(ReplayCommand),
+    /// Find the first places where two traces part. The baseline comes first.
+    Diff(DiffArgs),
+    /// Check one run against what must hold.
+    #[command(subcommand)]
+    Check(CheckCommand),
+    /// Write the HTML report, its figures and report.json.
+    Report(ReportArgs),
+    /// Collect the selector's query statistics from dense runs.
+    Calibrate(CalibrateArgs),
+    /// Run the golden vectors of a folder through runtime and reference.
+    Conformance(ConformanceArgs),
+    /// Turn a foreign trace or dump into a run.
+    Import(ImportArgs),
+    /// Write a run in a foreign layout.
+    Export(ExportArgs),
+    /// Show what a run holds.
+    Inspect(InspectArgs),
+    /// Show what this machine offers and what is missing.
+    Doctor,
+    /// Measure this build on this machine; prints ratios within one run.
+    Bench(BenchArgs),
+}
+
+/// `report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// One run, or a baseline and a target, or the JSON answer of `diff`.
+    #[arg(required = true, num_args = 1..=4, value_name = "RUN|DIFF")]
+    pub(crate) inputs: Vec<PathBuf>,
+    /// Folder to write to.
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    /// Model folder, for token texts.
+    #[arg(long)]
+    pub(crate) model: Option<PathBuf>,
+}
+
+/// Foreign layouts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ForeignKind {
+    /// Step trace of TensorRT-Model-Connect (JSON lines), and the traces that look like it.
+    TrtmcTrace,
+    /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
+    TrtmcDump,
+}
+
+/// `import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Layout of PATH.
+    #[arg(value_enum)]
+    pub(crate) kind: ForeignKind,
+    /// File to read.
+    pub(crate) path: PathBuf,
+    /// Run folder to write.
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    /// Prompt length, where the trace does not say.
+    #[arg(long)]
+    pub(crate) prompt_len: Option<u32>,
+    /// Divide length of the run, which a keep dump does not hold.
+    #[arg(long)]
+    pub(crate) divide_length: Option<u32>,
+}
+
+/// `export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Layout to write.
+    #[arg(value_enum)]
+    pub(crate) kind: ForeignKind,
+    /// Run to read.
+    pub(crate) run: PathBuf,
+    /// File to write (for a dump also the prefix of its `.bin` files).
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    /// Sample, where the run holds several.
+    #[arg(long)]
+    pub(crate) sample: Option<String>,
+    /// Compaction to write (1-based).
+    #[arg(long, default_value_t = 1)]
+    pub(crate) ordinal: u32,
+    /// Print six significant digits, as that runtime does.
+    #[arg(long)]
+    pub(crate) digits6: bool,
+    /// Round row counts up to a multiple of this.
+    #[arg(long)]
+    pub(crate) bucket_rows: Option<u32>,
+}
+
+/// `inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Run folder or foreign trace.
+    pub(crate) run: PathBuf,
+    /// Print the step rows of this sample.
+    #[arg(long)]
+    pub(crate) sample: Option<String>,
+    /// Positions to print, `100-120`.
+    #[arg(long)]
+    pub(crate) positions: Option<String>,
+}
+
+/// `bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Measure Lockstep itself.
+    #[arg(long = "self", required = true)]
+    pub(crate) itself: bool,
+    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`; all without it.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Megabytes of weights of the random Qwen3 model for `decode`.
+    #[arg(long, default_value_t = 500)]
+    pub(crate) model_mb: u64,
+    /// Megabytes of dumps for `gather`.
+    #[arg(long, default_value_t = 4000)]
+    pub(crate) dump_mb: u64,
+    /// Folder for the made data; a temporary one without it.
+    #[arg(long)]
+    pub(crate) scratch: Option<PathBuf>,
+}

@@ -1,0 +1,84 @@
+//! `diff`: where two traces part.
+
+use std::path::Path;
+
+use lockstep_diff::{DiffReport, Options};
+use lockstep_reports::model::{Paragraph, ParagraphKind};
+use lockstep_reports::{Report, write_all};
+use lockstep_runtime::tokenize::Tokenizer;
+
+use super::inputs::Trace;
+use super::pages;
+use crate::cli::{DiffArgs, Format};
+use crate::console;
+use crate::exit::{Status, usage};
+
+pub(crate) fn execute(args: &DiffArgs, format: Format) -> anyhow::Result<Status> {
+    let mut left = Trace::read(&args.baseline)?;
+    let mut right = Trace::read(&args.target)?;
+    for id in &args.sample {
+        if !left.loaded.samples.contains(id) {
+            return Err(usage(format!("no sample `{id}` in {}", left.label)));
+        }
+    }
+    if !args.sample.is_empty() {
+        left.keep_only(&args.sample);
+        right.keep_only(&args.sample);
+    }
+    if args.pair_by_order {
+        right.rename_as(&left);
+    }
+    let control = args.control.as_deref().map(Trace::read).transpose()?;
+    let truth = args.truth.as_deref().map(Trace::read).transpose()?;
+    let tokenizer = args.model.as_deref().map(tokenizer).transpose()?.flatten();
+    let report = compare(&left, &right, truth.as_ref().zip(control.as_ref()), tokenizer.as_ref());
+    let page = page(&left, &right, &report, tokenizer.as_ref(), args)?;
+    if let Some(out) = &args.out {
+        let files = write_all(&page, out)?;
+        if let Some(first) = files.first() {
+            console::note(&format!("report: {}", first.display()));
+        }
+    }
+    console::answer(format, &lockstep_reports::text::render(&page, console::colour()), &report)?;
+    Ok(Status::of(&report.verdict))
+}
+
+/// Compares two traces; with `(truth, control)` noise is judged by ratio.
+pub(crate) fn compare(
+    left: &Trace,
+    right: &Trace,
+    control: Option<(&Trace, &Trace)>,
+    tokenizer: Option<&Tokenizer>,
+) -> DiffReport {
+    let decode = |ids: &[u32]| pages::decode(tokenizer, ids);
+    let sides = control.map(|(truth, control)| (truth.side(), control.side()));
+    let options = Options {
+        control: sides.as_ref().map(|(truth, control)| (truth, control)),
+        decode: tokenizer.is_some().then_some(&decode),
+        ..Options::default()
+    };
+    lockstep_diff::compare(&left.side(), &right.side(), options)
+}
+
+/// The tokenizer of a model folder, or the folder of a tokenizer.json.
+fn tokenizer(path: &Path) -> anyhow::Result<Option<Tokenizer>> {
+    let dir = if path.is_file() { path.parent().unwrap_or(path) } else { path };
+    Ok(Tokenizer::read(dir)?)
+}
+
+fn page(
+    left: &Trace,
+    right: &Trace,
+    diff: &DiffReport,
+    tokenizer: Option<&Tokenizer>,
+    args: &DiffArgs,
+) -> anyhow::Result<Report> {
+    let command = format!("lockstep diff {} {}", args.baseline.display(), args.target.display());
+    let mut report = Report::new("Where two traces part", command, diff.verdict.clone());
+    report.story.push(Paragraph::new(ParagraphKind::Headline, diff.summary.clone()));
+    pages::add_pair(&mut report, left, right, diff, tokenizer)?;
+    report.findings.clone_from(&diff.findings);
+    report.limits.clone_from(&diff.limits);
+    report.diffs.push(diff.clone());
+    Ok(report)
+}

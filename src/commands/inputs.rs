@@ -1,0 +1,134 @@
+//! Inputs that several verbs read: traces with their samples, datasets, faults.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use lockstep_diff::Side;
+use lockstep_runtime::engine::Request;
+use lockstep_traces::store::{RunReader, is_run};
+use lockstep_traces::{Cause, Loaded, SampleRow};
+use serde::Deserialize;
+
+use crate::exit::usage;
+
+/// A trace with its finished samples, ready for a comparison.
+pub(crate) struct Trace {
+    pub(crate) label: String,
+    pub(crate) loaded: Loaded,
+    pub(crate) samples: Vec<SampleRow>,
+}
+
+impl Trace {
+    /// Reads a run folder or a foreign trace.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let loaded = lockstep_traces::load(path)?;
+        let samples = if is_run(path) { RunReader::open(path)?.samples()? } else { Vec::new() };
+        Ok(Self { label: path.display().to_string(), loaded, samples })
+    }
+
+    /// As one side of a comparison.
+    pub(crate) fn side(&self) -> Side<'_> {
+        Side {
+            label: &self.label,
+            manifest: &self.loaded.manifest,
+            samples: &self.samples,
+            steps: &self.loaded.steps,
+            events: &self.loaded.events,
+        }
+    }
+}
+
+/// The fault that a `--plant` names; `None` without the flag.
+pub(crate) fn plant(slug: Option<&str>) -> anyhow::Result<Option<Cause>> {
+    slug.map(|slug| {
+        Cause::from_slug(slug)
+            .ok_or_else(|| usage(format!("no fault `{slug}`; `lockstep demo --plant list` prints them")))
+    })
+    .transpose()
+}
+
+/// One row of a dataset.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct DatasetRow {
+    pub(crate) sample_id: Option<String>,
+    pub(crate) prompt: Option<String>,
+    pub(crate) prompt_ids: Option<Vec<u32>>,
+    pub(crate) answer: Option<String>,
+    pub(crate) seed_index: Option<u64>,
+    pub(crate) gold_completion_ids: Option<Vec<u32>>,
+}
+
+/// Reads a dataset (JSON lines) and takes the rows that `select` names.
+pub(crate) fn dataset(path: &Path, select: Option<&str>) -> anyhow::Result<Vec<(usize, DatasetRow)>> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let mut rows = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let row: DatasetRow = serde_json::from_str(line).with_context(|| {
+            format!("{}:{}: no dataset row; each line is an object with `prompt` or `prompt_ids`", path.display(), number + 1)
+        })?;
+        if row.prompt.is_none() && row.prompt_ids.is_none() {
+            anyhow::bail!("{}:{}: neither `prompt` nor `prompt_ids`", path.display(), number + 1);
+        }
+        rows.push((rows.len(), row));
+    }
+    if rows.is_empty() {
+        anyhow::bail!("{}: no rows", path.display());
+    }
+    match select {
+        Some(select) => take(rows, select, path),
+        None => Ok(rows),
+    }
+}
+
+fn take(rows: Vec<(usize, DatasetRow)>, select: &str, path: &Path) -> anyhow::Result<Vec<(usize, DatasetRow)>> {
+    if let Ok(choice) = select.parse::<lockstep_traces::Choice>() {
+        let taken: Vec<_> =
+            rows.into_iter().filter(|(index, _)| u32::try_from(*index).is_ok_and(|index| choice.has(index))).collect();
+        if taken.is_empty() {
+            return Err(usage(format!("--select {select} takes no row of {}", path.display())));
+        }
+        return Ok(taken);
+    }
+    let mut taken = Vec::new();
+    for id in select.split(',').map(str::trim) {
+        let row = rows.iter().find(|(_, row)| row.sample_id.as_deref() == Some(id));
+        taken.push(row.cloned().ok_or_else(|| usage(format!("no sample `{id}` in {}", path.display())))?);
+    }
+    Ok(taken)
+}
+
+/// Token ids of a file: a JSON list, or numbers with blanks or commas between.
+pub(crate) fn prompt_ids(path: &Path) -> anyhow::Result<Vec<u32>> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let parts = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).filter(|part| !part.is_empty());
+    let ids = parts
+        .map(|part| part.parse::<u32>().map_err(|_| anyhow::anyhow!("{}: `{part}` is no token id", path.display())))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    if ids.is_empty() {
+        anyhow::bail!("{}: no token ids", path.display());
+    }
+    Ok(ids)
+}
+
+/// A dataset row as a request; text is encoded by `encode`.
+pub(crate) fn request(
+    index: usize,
+    row: DatasetRow,
+    encode: &dyn Fn(&str) -> anyhow::Result<Vec<u32>>,
+) -> anyhow::Result<Request> {
+    let prompt_ids = match (row.prompt_ids, &row.prompt) {
+        (Some(ids), _) => ids,
+        (None, Some(text)) => encode(text)?,
+        (None, None) => Vec::new(),
+    };
+    Ok(Request {
+        sample_id: row.sample_id.unwrap_or_else(|| format!("row_{index}")),
+        prompt_ids,
+        prompt_text: row.prompt,
+        gold: row.answer,
+        seed_index: Some(row.seed_index.unwrap_or(index as u64)),
+    })
+}

@@ -1,0 +1,94 @@
+//! The only place that prints: answers on stdout, progress and errors on stderr.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::cli::Format;
+
+/// Prints an answer: text, one JSON document, or one JSON line.
+pub(crate) fn answer(format: Format, text: &str, json: &impl Serialize) -> anyhow::Result<()> {
+    let bytes = match format {
+        Format::Text => text.trim_end().to_owned(),
+        Format::Json => serde_json::to_string_pretty(json)?,
+        Format::Jsonl => serde_json::to_string(json)?,
+    };
+    let mut out = std::io::stdout().lock();
+    // A closed pipe (`lockstep ... | head`) is the reader's choice, not a failure of ours.
+    match writeln!(out, "{bytes}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// One line on stderr.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// An error as one line; with `verbose` the chain of causes below it.
+pub(crate) fn error(error: &anyhow::Error, verbose: bool) {
+    let one_line = |text: String| text.replace('\n', " ");
+    note(&format!("lockstep: {}", one_line(error.to_string())));
+    if verbose {
+        for cause in error.chain().skip(1) {
+            note(&format!("  caused by: {}", one_line(cause.to_string())));
+        }
+    }
+}
+
+/// May stdout carry colour?
+pub(crate) fn colour() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// A progress line with an ETA on stderr; silent for the first second and where stderr is no terminal it prints
+/// whole lines, at most one every ten seconds.
+pub(crate) struct Progress {
+    what: String,
+    started: Instant,
+    last: Instant,
+    terminal: bool,
+    dirty: bool,
+}
+
+impl Progress {
+    /// Starts the clock.
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        let now = Instant::now();
+        Self { what: what.into(), started: now, last: now, terminal: std::io::stderr().is_terminal(), dirty: false }
+    }
+
+    /// Says how much of `total` is done.
+    pub(crate) fn update(&mut self, done: u64, total: u64) {
+        let pause = if self.terminal { Duration::from_millis(500) } else { Duration::from_secs(10) };
+        if self.last.elapsed() < pause {
+            return;
+        }
+        self.last = Instant::now();
+        let line = self.line(done, total);
+        if self.terminal {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
+            self.dirty = true;
+        } else {
+            note(&line);
+        }
+    }
+
+    fn line(&self, done: u64, total: u64) -> String {
+        let seconds = self.started.elapsed().as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "a progress display")]
+        let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };
+        let eta = if share > 0.0 { format!("{:.0} s left", seconds * (1.0 - share) / share) } else { "..".to_owned() };
+        format!("{}: {done}/{total} ({:.0} %), {seconds:.0} s, {eta}", self.what, share * 100.0)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.dirty {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Exit statuses, which scripts may rely on.
+
+use std::process::ExitCode;
+
+use lockstep_traces::Verdict;
+
+/// 0 parity, 1 differs, 2 usage, 3 unreadable or inconsistent input, 4 inconclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Status {
+    /// What was asked holds.
+    Parity,
+    /// The two sides differ.
+    Differs,
+    /// The command line is wrong, or asks for what this machine lacks.
+    Usage,
+    /// A file cannot be read, or contradicts itself.
+    Unreadable,
+    /// Too little was covered to say.
+    Inconclusive,
+}
+
+impl Status {
+    /// The status of a verdict.
+    pub(crate) const fn of(verdict: &Verdict) -> Self {
+        match verdict.exit_code() {
+            0 => Self::Parity,
+            1 => Self::Differs,
+            _ => Self::Inconclusive,
+        }
+    }
+
+    /// The number that the process returns.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Parity => 0,
+            Self::Differs => 1,
+            Self::Usage => 2,
+            Self::Unreadable => 3,
+            Self::Inconclusive => 4,
+        }
+    }
+}
+
+impl From<Status> for ExitCode {
+    fn from(status: Status) -> Self {
+        Self::from(status.number())
+    }
+}
+
+/// An error that the user's command line caused; everything else that fails is about input.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// A usage error as `anyhow::Error`.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Usage(message.into()).into()
+}
+
+/// Which status an error earns.
+pub(crate) fn status_of(error: &anyhow::Error) -> Status {
+    if error.chain().any(|cause| cause.is::<Usage>()) { Status::Usage } else { Status::Unreadable }
+}
