@@ -128,7 +128,7 @@ fn prints_as(grid: f32, number: &Number) -> bool {
 mod tests {
     use super::*;
     use crate::foreign::number::parse;
-    use crate::foreign::print::general;
+    use crate::foreign::print::tests::general;
 
     fn judge(texts: impl IntoIterator<Item = String>) -> Precision {
         let mut precision = Precision::default();

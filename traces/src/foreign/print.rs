@@ -2,15 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// `value` with at most `digits` significant digits, trailing zeros dropped, exponent form below 1e-4 and from
+/// Appends `value` with at most `digits` significant digits, trailing zeros dropped, exponent form below 1e-4 and from
 /// `10^digits` on. Halfway cases round to even, as glibc does. NaN and infinity as `nan`, `inf`.
-pub(crate) fn general(value: f64, digits: usize) -> String {
-    let mut text = String::new();
-    write_general(&mut text, value, digits);
-    text
-}
-
-/// As [`general`], appended to `out`.
 pub(crate) fn write_general(out: &mut String, value: f64, digits: usize) {
     if value.is_nan() {
         out.push_str("nan");
@@ -42,8 +35,14 @@ fn trim(text: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub(in crate::foreign) fn general(value: f64, digits: usize) -> String {
+        let mut text = String::new();
+        write_general(&mut text, value, digits);
+        text
+    }
 
     #[test]
     fn text_is_that_of_printf() {

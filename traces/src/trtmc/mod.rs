@@ -1,1 +1,18 @@
-//! TensorRT-Model-Connect: step trace, keep dump, binary dumps.
+//! TensorRT-Model-Connect: step trace, keep dump, binary dumps (`FORMATS.md` A1-A3).
+
+mod bins;
+mod export_dump;
+mod export_trace;
+mod import_dump;
+mod import_trace;
+mod keep;
+mod layout;
+mod ordinal;
+
+pub use bins::{BinFile, Bins, GatherFault, LayerBins, Part, gather_faults};
+pub use export_dump::{DumpExport, export_dump};
+pub use export_trace::{TraceExport, export_trace};
+pub use import_dump::{DumpImport, import_dump};
+pub use import_trace::import_trace;
+pub use keep::{KeepDump, Profile};
+pub use ordinal::{Ordinal, true_ordinal};
