@@ -13,6 +13,7 @@ mod noise;
 mod paged;
 mod phase;
 mod pipeline;
+mod ranker;
 mod real;
 mod recipe;
 mod reduce;
@@ -33,7 +34,8 @@ pub use input::{Heads, Input, KeyView, Moment, Positions, widen};
 pub use noise::NoiseStream;
 pub use paged::{Pool, move_rows};
 pub use phase::{Trig, offsets, trig};
-pub use pipeline::{OverLayers, Ranker, in_turn, noise_draws, select, select_by};
+pub use pipeline::{OverLayers, in_turn, select, select_by};
+pub use ranker::{Ranker, noise_draws};
 pub use real::Real;
 pub use recipe::{
     Degenerate, Deviation, Floor, GroupOrder, HeadUse, KeyForm, Moduli, Pairing, Phases, Recipe,

@@ -1,19 +1,15 @@
-//! The whole selection, stage by stage.
+//! The whole selection.
 
-use std::borrow::Cow;
+use lockstep_traces::RuleSet;
 
-use lockstep_traces::{RuleSet, SelectionMode};
-
-use super::budget::{self, Plan, Ranking};
-use super::choose;
+use super::budget::{self, Plan};
 use super::heads::HeadStats;
-use super::input::{Heads, Input};
+use super::input::Input;
 use super::noise::NoiseStream;
-use super::recipe::{GroupOrder, HeadUse, Recipe, RowOrder, ZRows};
-use super::reduce::reduce;
-use super::score::{LayerScores, Scorer};
-use super::stages::{Grid, KeepSet, Outcome, Selection, Stages};
-use super::zscore::zscore;
+use super::ranker::Ranker;
+use super::recipe::Recipe;
+use super::score::LayerScores;
+use super::stages::{KeepSet, Outcome, Selection};
 use super::{Real, Rules, SelectError};
 
 /// Runs the scorer over layers: given their number and the scorer of one, returns all in order.
@@ -83,376 +79,231 @@ fn unranked(plan: Plan, rule_set: RuleSet, input: &Input<'_>) -> Selection {
     Selection { outcome, keep, protected, candidates: Vec::new(), stages: None }
 }
 
-/// A ranking with everything but the scores.
-#[derive(Debug)]
-pub struct Ranker<'a> {
-    recipe: &'a Recipe,
-    ranking: &'a Ranking,
-    stats: Cow<'a, HeadStats>,
-    /// Cache layer index, layer number and the layer of the statistics that serves it.
-    served: Vec<(usize, u32, u32)>,
-    layers: usize,
-    kv_heads: usize,
-    group: usize,
-    rows: usize,
-    prompt_len: usize,
-}
+#[cfg(test)]
+mod tests {
+    //! Selections small enough to be worked out by hand: two frequencies, four rows.
 
-impl<'a> Ranker<'a> {
-    /// Prepares a ranking.
-    ///
-    /// # Errors
-    /// [`SelectError`] where heads do not form groups or no layer has statistics.
-    pub fn new(
-        recipe: &'a Recipe,
-        ranking: &'a Ranking,
-        stats: &'a HeadStats,
-        input: &Input<'_>,
-    ) -> Result<Self, SelectError> {
-        let (stats, group) = effective(recipe, stats, input.heads)?;
-        let served = serve(recipe, &stats, &input.layers);
-        if served.is_empty() {
-            return Err(SelectError::Input {
-                what: "no cached layer has statistics: these are another model's".to_owned(),
-            });
+    use lockstep_traces::{Aggregation, DType, PolicySpec, SelectionMode};
+
+    use super::*;
+    use crate::select::{HeadArrays, Heads, KeyView, Moment, Positions};
+
+    /// Rows of (x0, x1, y0, y1).
+    type Row = [f32; 4];
+
+    fn bytes(rows: &[Row]) -> Vec<u8> {
+        rows.iter().flatten().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    /// One KV head; `layers` of rows.
+    fn input(layers: &[Vec<u8>], q_heads: usize, moment: Moment) -> Input<'_> {
+        let rows = layers[0].len() / 16;
+        let view = |bytes| KeyView::new(DType::F32, [1, rows, 4], bytes).unwrap();
+        Input {
+            layers: (0u32..).take(layers.len()).collect(),
+            keys: layers.iter().map(|bytes| view(bytes)).collect(),
+            positions: Positions::Shared((0i32..).take(rows).collect()),
+            heads: Heads { q_heads, kv_heads: 1 },
+            moment,
         }
-        Ok(Self {
-            recipe,
-            ranking,
-            stats,
-            served,
-            layers: input.layers.len(),
-            kv_heads: input.heads.kv_heads,
-            group,
-            rows: input.rows(),
-            prompt_len: input.moment.prompt_len,
+    }
+
+    fn stats(
+        layers: &[u32],
+        heads: &[u32],
+        real: &[f32],
+        imag: &[f32],
+        omega: &[f32],
+    ) -> HeadStats {
+        let modulus: Vec<f32> = real.iter().zip(imag).map(|(a, b)| a.hypot(*b)).collect();
+        HeadStats::new(HeadArrays {
+            layers,
+            heads,
+            mean_real: real,
+            mean_imag: imag,
+            modulus: &modulus,
+            omega,
+            scale: None,
+            sampled: None,
         })
+        .unwrap()
     }
 
-    /// Layers that are scored, in order.
-    #[must_use]
-    pub fn score_layers(&self) -> Vec<u32> {
-        self.served.iter().map(|(_, number, _)| *number).collect()
-    }
-
-    /// Heads that are scored.
-    #[must_use]
-    pub fn score_heads(&self) -> &[u32] {
-        self.stats.heads()
-    }
-
-    /// First row that must be scored: rows that are not ranked are scored only where the z-score counts them.
-    fn first_scored(&self) -> usize {
-        if self.recipe.z_rows == ZRows::All { 0 } else { self.ranking.first }
-    }
-
-    /// Raw scores by served layer, from [`Ranker::first_scored`] on.
-    ///
-    /// # Errors
-    /// [`SelectError`] where the input contradicts itself.
-    pub fn raw<R: Real>(
-        &self,
-        input: &Input<'_>,
-        over_layers: &OverLayers<R>,
-    ) -> Result<Vec<LayerScores<R>>, SelectError> {
-        let first = self.first_scored();
-        let scorer = Scorer::<R>::new(self.recipe, &self.stats, input, self.group, first)?;
-        let one = |slot: usize| match self.served.get(slot) {
-            Some((index, _, stats_layer)) => scorer.layer(*index, *stats_layer),
-            None => Vec::new(),
-        };
-        Ok(over_layers(self.served.len(), &one))
-    }
-
-    /// All stages after the raw scores, and the choice.
-    #[must_use]
-    pub fn rank<R: Real>(
-        &self,
-        raw: &[LayerScores<R>],
-        noise: Option<&mut NoiseStream>,
-    ) -> Selection {
-        let mut layers: Vec<Layer<R>> = raw.iter().map(|scores| self.normalise(scores)).collect();
-        if let Some(noise) = noise {
-            self.add_noise(&mut layers, noise);
-        }
-        for layer in &mut layers {
-            self.group_after(layer);
-        }
-        let finals = self.finals(&layers);
-        let keep = self.choose(&finals);
-        Selection {
-            outcome: Outcome::Ranked,
-            keep: Some(keep),
-            protected: self.ranking.protected(),
-            candidates: self.ranking.candidates(),
-            stages: Some(self.stages(raw, &layers, finals)),
+    fn spec(rule_set: RuleSet, budget: usize) -> PolicySpec {
+        PolicySpec {
+            rule_set: Some(rule_set),
+            kv_budget: Some(budget),
+            recent_window: Some(0),
+            offset_max_length: Some(1),
+            noise_seed: Some(-1),
+            ..PolicySpec::default()
         }
     }
 
-    fn counted(&self) -> Vec<bool> {
-        let first = self.first_scored();
-        let count = |(row, guarded): (usize, &bool)| match self.recipe.z_rows {
-            ZRows::All => true,
-            ZRows::Candidates => row >= self.ranking.first && !guarded,
-            ZRows::Decode => row >= self.ranking.first && row >= self.decode_from(),
-        };
-        self.ranking.guarded.iter().enumerate().map(count).skip(first).collect()
+    fn run(spec: &PolicySpec, stats: &HeadStats, input: &Input<'_>) -> Selection {
+        select::<f64>(&Rules::resolve(spec).unwrap(), stats, input, None).unwrap()
     }
 
-    /// hf calls "decode" what follows its protected prefix, 0 where the prompt may be compressed; elsewhere (a
-    /// hypothesis) it is what follows the prompt's rows.
-    fn decode_from(&self) -> usize {
-        let hf = self.recipe.order == RowOrder::PrefixThenScore || self.ranking.first > 0;
-        if hf || self.recipe.mode == SelectionMode::Union {
-            self.ranking.first
-        } else {
-            self.prompt_len.min(self.rows)
+    /// Mean query (1, 0) and (0, 2i); frequencies 0: the score is x0 + 2 * y1, and the correction is 0.
+    #[test]
+    fn a_phase_of_zero_leaves_the_product_of_means_and_keys() {
+        let stats = stats(&[0], &[0], &[1.0, 0.0], &[0.0, 2.0], &[0.0, 0.0]);
+        let keys = [bytes(&[
+            [1.0, 9.0, 9.0, 1.0],
+            [0.0, 9.0, 9.0, 0.0],
+            [5.0, 9.0, 9.0, -1.0],
+            [0.0, 9.0, 9.0, 4.0],
+        ])];
+        let ours = run(&spec(RuleSet::Trt, 2), &stats, &input(&keys, 1, Moment::at(4, 0)));
+        let stages = ours.stages.unwrap();
+        for (score, expected) in stages.raw.row(0).iter().zip([3.0, 0.0, 3.0, 8.0]) {
+            assert!((score - expected).abs() < 1e-7, "{:?}", stages.raw);
+        }
+        // Mean 3.5, squares 0.25 + 12.25 + 0.25 + 20.25 = 33, n - 1 = 3: deviation sqrt(11).
+        assert!((stages.z.row(0)[3] - 4.5 / 11f64.sqrt()).abs() < 1e-7);
+        // Rows 0 and 2 tie exactly: the lower one stays.
+        assert_eq!(ours.keep.unwrap().sets, vec![vec![0, 3]]);
+    }
+
+    /// A quarter turn: cos 0, sin 1 at the first frequency, so that the score is y0 (minus B, B = -a * y).
+    #[test]
+    fn a_quarter_turn_brings_the_other_half_of_the_key() {
+        let stats =
+            stats(&[0], &[0], &[1.0, 0.0], &[0.0, 0.0], &[std::f32::consts::FRAC_PI_2, 0.0]);
+        let keys = [bytes(&[[7.0, 0.0, 1.0, 0.0], [7.0, 0.0, 3.0, 0.0], [7.0, 0.0, 2.0, 0.0]])];
+        let moment = Moment { round_start: 0, ..Moment::at(3, 0) };
+        let ours = run(&spec(RuleSet::Trt, 1), &stats, &input(&keys, 1, moment));
+        let stages = ours.stages.unwrap();
+        for (score, expected) in stages.raw.row(0).iter().zip([1.0, 3.0, 2.0]) {
+            assert!((score - expected).abs() < 1e-6, "{:?}", stages.raw);
+        }
+        assert_eq!(ours.keep.unwrap().sets, vec![vec![1]]);
+    }
+
+    /// Undoing the rotation by any positions gives the scores of the rotated form.
+    #[test]
+    fn the_two_forms_of_the_key_agree() {
+        let stats = stats(&[0], &[0], &[1.0, 0.5], &[0.25, 2.0], &[0.7, 0.01]);
+        let keys = [bytes(&[[1.0, 2.0, 3.0, 4.0], [-1.0, 0.5, 2.0, -3.0], [0.1, 7.0, -2.0, 1.0]])];
+        let input = input(&keys, 1, Moment::at(40, 0));
+        let spec = PolicySpec { normalize: Some(false), ..spec(RuleSet::Hf, 1) };
+        let unrotated = run(&spec, &stats, &input).stages.unwrap();
+        let spec = PolicySpec { rule_set: Some(RuleSet::Vllm), ..spec };
+        let rotated = run(&spec, &stats, &input).stages.unwrap();
+        for (a, b) in unrotated.raw.values.iter().zip(&rotated.raw.values) {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
         }
     }
 
-    fn normalise<R: Real>(&self, raw: &LayerScores<R>) -> Layer<R> {
-        let counted = self.counted();
-        let cut = self.ranking.first - self.first_scored();
-        let z = |scores: &[R]| {
-            let all = if self.recipe.normalize {
-                zscore(scores, &counted, self.recipe.deviation, self.recipe.degenerate)
-            } else {
-                scores.to_vec()
-            };
-            all.into_iter().skip(cut).collect::<Vec<R>>()
-        };
-        if self.recipe.group_order == GroupOrder::AfterZ {
-            let z = raw.iter().map(|row| row.as_deref().map(z)).collect();
-            return Layer { z, group: Vec::new() };
+    /// hf without the trigonometric term: the score is m * |key|; two heads look at one frequency each.
+    #[test]
+    fn hf_keeps_the_prefix_and_then_scores_descending() {
+        let mut stats_parts = stats(&[0], &[0, 1], &[0.0; 4], &[0.0; 4], &[0.5, 0.5]);
+        stats_parts = HeadStats::new(HeadArrays {
+            layers: stats_parts.layers(),
+            heads: stats_parts.heads(),
+            mean_real: &[0.0; 4],
+            mean_imag: &[0.0; 4],
+            modulus: &[1.0, 0.0, 0.0, 1.0],
+            omega: &[0.5, 0.5],
+            scale: None,
+            sampled: None,
+        })
+        .unwrap();
+        // |key| at frequency 0: 9, 1, 2, 3, 4; at frequency 1: 9, 4, 4, 4, 1.
+        let keys = [bytes(&[
+            [9.0, 9.0, 0.0, 0.0],
+            [1.0, 4.0, 0.0, 0.0],
+            [2.0, 4.0, 0.0, 0.0],
+            [0.0, 0.0, 3.0, 4.0],
+            [4.0, 1.0, 0.0, 0.0],
+        ])];
+        let spec = PolicySpec { disable_trig: Some(true), ..spec(RuleSet::Hf, 3) };
+        let ours = run(&spec, &stats_parts, &input(&keys, 2, Moment::at(5, 1)));
+        let stages = ours.stages.unwrap();
+        assert_eq!((stages.score_row_offset, stages.raw.shape.clone()), (1, vec![1, 2, 4]));
+        assert_eq!(stages.raw.row(1), [4.0, 4.0, 4.0, 1.0]);
+        // Head 0: mean 2.5, population deviation sqrt(1.25). Head 1: mean 3.25, deviation sqrt(27/16).
+        let first = 1.5 / 1.25f64.sqrt();
+        let second = 0.75 / (27.0f64 / 16.0).sqrt();
+        let expected = [second, second, second, first];
+        for (value, expected) in stages.final_scores.row(0).iter().zip(expected) {
+            assert!((value - expected).abs() < 1e-12, "{:?}", stages.final_scores);
         }
-        let group = self.group_of(raw);
-        let z = group.iter().map(|row| row.as_deref().map(z)).collect();
-        let cut = |row: Option<Vec<R>>| row.map(|row| row.into_iter().skip(cut).collect());
-        Layer { z, group: group.into_iter().map(cut).collect() }
+        assert_eq!(ours.keep.unwrap().sets, vec![vec![0, 4, 1]]);
+        assert_eq!((ours.protected, ours.candidates), (vec![0], vec![1, 2, 3, 4]));
     }
 
-    /// Noise draws: one per (head row, column), head rows in file order; per-layer modes first draw and discard all.
-    fn add_noise<R: Real>(&self, layers: &mut [Layer<R>], noise: &mut NoiseStream) {
-        let order: Vec<(usize, usize)> = self.head_rows();
-        let cols = self.rows - self.ranking.first;
-        if self.recipe.mode == SelectionMode::PerLayerPerHead {
-            noise.skip(draws(order.len(), cols));
-        }
-        let by_layer =
-            (0..layers.len()).flat_map(|slot| order.iter().filter(move |(at, _)| *at == slot));
-        let rows: Vec<(usize, usize)> = match self.recipe.mode {
-            SelectionMode::PerLayerPerHead => by_layer.copied().collect(),
-            _ => order.clone(),
+    /// Two layers whose z-scores are opposite at the ends: the mean cancels, the maximum does not.
+    #[test]
+    fn mean_and_maximum_over_layers_choose_different_rows() {
+        let stats = stats(&[0, 1], &[0], &[1.0, 0.0, 1.0, 0.0], &[0.0; 4], &[0.0, 0.0]);
+        let row = |x: f32| [x, 0.0, 0.0, 0.0];
+        let keys = [
+            bytes(&[row(3.0), row(1.0), row(2.0), row(-6.0)]),
+            bytes(&[row(-6.0), row(1.0), row(2.0), row(3.0)]),
+        ];
+        let input = input(&keys, 1, Moment::at(4, 0));
+        let mean = run(&spec(RuleSet::Trt, 2), &stats, &input);
+        assert_eq!(mean.keep.unwrap().sets, vec![vec![1, 2]]);
+        let max = PolicySpec { layer_aggregation: Some(Aggregation::Max), ..spec(RuleSet::Trt, 2) };
+        assert_eq!(run(&max, &stats, &input).keep.unwrap().sets, vec![vec![0, 3]]);
+    }
+
+    /// A layer without statistics keeps the first rows of its decode part; the other one ranks.
+    #[test]
+    fn hf_by_layer_keeps_first_rows_where_there_are_no_statistics() {
+        let stats = stats(&[1], &[0], &[1.0, 0.0], &[0.0; 2], &[0.0, 0.0]);
+        let row = |x: f32| [x, 0.0, 0.0, 0.0];
+        let rows = bytes(&[row(9.0), row(1.0), row(2.0), row(5.0)]);
+        let keys = [rows.clone(), rows];
+        let spec =
+            PolicySpec { mode: Some(SelectionMode::PerLayerPerHead), ..spec(RuleSet::Hf, 2) };
+        let ours = run(&spec, &stats, &input(&keys, 1, Moment::at(4, 1)));
+        let keep = ours.keep.unwrap();
+        assert_eq!(keep.leading, vec![2, 1]);
+        assert_eq!(keep.sets, vec![vec![0, 1], vec![0, 3]]);
+    }
+
+    /// A KV head that no sampled head looks at is ranked by the mean of all rows.
+    #[test]
+    fn a_kv_head_without_sampled_heads_takes_the_mean_of_all() {
+        let stats = HeadStats::new(HeadArrays {
+            layers: &[0],
+            heads: &[0, 1],
+            mean_real: &[1.0, 0.0, 5.0, 5.0],
+            mean_imag: &[0.0; 4],
+            modulus: &[1.0, 0.0, 5.0, 5.0],
+            omega: &[0.0, 0.0],
+            scale: None,
+            sampled: Some(&[(0, 0)]),
+        })
+        .unwrap();
+        let values = bytes(&[[1.0, 0.0, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]);
+        let both: Vec<u8> = values.iter().chain(&values).copied().collect();
+        let view = KeyView::new(DType::F32, [2, 3, 4], &both).unwrap();
+        let input = Input {
+            layers: vec![0],
+            keys: vec![view],
+            positions: Positions::Shared(vec![0, 1, 2]),
+            heads: Heads { q_heads: 2, kv_heads: 2 },
+            moment: Moment::at(3, 0),
         };
-        for (slot, head) in rows {
-            let row = layers
-                .get_mut(slot)
-                .and_then(|layer| layer.z.get_mut(head))
-                .and_then(Option::as_mut);
-            let Some(row) = row else { continue };
-            for value in row {
-                *value += R::of(f64::from(noise.noise()));
-            }
-        }
+        let ours = run(&spec(RuleSet::Trt, 1), &stats, &input);
+        let stages = ours.stages.unwrap();
+        assert!(stages.raw.row(1).iter().all(|value| value.is_nan()));
+        assert_eq!(stages.final_scores.row(0), stages.final_scores.row(1));
+        assert_eq!(ours.keep.unwrap().sets, vec![vec![1], vec![1]]);
     }
 
-    /// Rows of the head matrix in file order, as (slot among served layers, slot among heads).
-    fn head_rows(&self) -> Vec<(usize, usize)> {
-        let place = |(layer, head): &(u32, u32)| {
-            let slot = self.served.iter().position(|(_, _, held)| held == layer)?;
-            let head = self.stats.heads().iter().position(|held| held == head)?;
-            Some((slot, head))
-        };
-        self.stats.sampled().iter().filter_map(place).collect()
+    #[test]
+    fn keys_of_another_width_or_another_model_are_refused() {
+        let narrow = stats(&[0], &[0], &[1.0], &[0.0], &[0.0]);
+        let keys = [bytes(&[[0.0; 4]; 4])];
+        let input = input(&keys, 1, Moment::at(4, 0));
+        let rules = Rules::resolve(&spec(RuleSet::Trt, 2)).unwrap();
+        assert!(select::<f64>(&rules, &narrow, &input, None).is_err());
+        let other = stats(&[7], &[0], &[1.0, 0.0], &[0.0; 2], &[0.0, 0.0]);
+        assert!(select::<f64>(&rules, &other, &input, None).is_err());
     }
-
-    fn group_after<R: Real>(&self, layer: &mut Layer<R>) {
-        if self.recipe.group_order == GroupOrder::AfterZ {
-            layer.group = self.group_of(&layer.z);
-        }
-    }
-
-    fn group_of<R: Real>(&self, rows: &[Option<Vec<R>>]) -> Vec<Option<Vec<R>>> {
-        let of_kv = |kv: usize| {
-            let own = |(row, head): (&'_ Option<Vec<R>>, &u32)| -> Option<Vec<R>> {
-                let mine = usize::try_from(*head).is_ok_and(|head| head / self.group == kv);
-                if mine { row.clone() } else { None }
-            };
-            let members: Vec<Vec<R>> =
-                rows.iter().zip(self.stats.heads()).filter_map(own).collect();
-            let members: Vec<&[R]> = members.iter().map(Vec::as_slice).collect();
-            reduce(&members, self.recipe.group)
-        };
-        (0..self.kv_heads).map(of_kv).collect()
-    }
-
-    /// Rows to rank, with their leading axes; guards are set.
-    fn finals<R: Real>(&self, layers: &[Layer<R>]) -> (Vec<usize>, Vec<Vec<f64>>) {
-        let (leading, rows) = match self.recipe.mode {
-            SelectionMode::PerHead => (
-                [self.kv_heads].to_vec(),
-                (0..self.kv_heads).map(|kv| self.over_layers(layers, kv)).collect(),
-            ),
-            SelectionMode::Union => {
-                (Vec::new(), vec![widest(layers.iter().flat_map(Layer::z_rows))])
-            }
-            SelectionMode::PerLayer => (
-                [self.layers].to_vec(),
-                self.each_layer(layers, |layer| vec![widest(self.by_kv(layer).iter().flatten().map(Vec::as_slice))], 1),
-            ),
-            SelectionMode::PerLayerPerHead | SelectionMode::LegacyLayerLocal => (
-                [self.layers, self.kv_heads].to_vec(),
-                self.each_layer(layers, |layer| self.layer_heads(layer), self.kv_heads),
-            ),
-        };
-        let guarded = self.ranking.guarded.get(self.ranking.first..).unwrap_or_default();
-        let guard = |row: Vec<R>| -> Vec<f64> {
-            let one =
-                |(value, guarded): (R, &bool)| if *guarded { f64::INFINITY } else { value.wide() };
-            row.into_iter().zip(guarded).map(one).collect()
-        };
-        (leading, rows.into_iter().map(guard).collect())
-    }
-
-    /// Mean or maximum over the layers that have a sampled head of this KV head; the mean of all rows where none has.
-    fn over_layers<R: Real>(&self, layers: &[Layer<R>], kv: usize) -> Vec<R> {
-        let rows: Vec<&[R]> =
-            layers.iter().filter_map(|layer| self.by_kv(layer).get(kv)?.as_deref()).collect();
-        let all: Vec<&[R]> = layers.iter().flat_map(Layer::z_rows).collect();
-        reduce(&rows, self.recipe.layers)
-            .or_else(|| reduce(&all, lockstep_traces::Aggregation::Mean))
-            .unwrap_or_default()
-    }
-
-    /// One block of rows per cached layer. A layer without statistics ranks all rows equal, so that its first ones stay.
-    fn each_layer<R: Real>(
-        &self,
-        layers: &[Layer<R>],
-        rows: impl Fn(&Layer<R>) -> Vec<Vec<R>>,
-        per_layer: usize,
-    ) -> Vec<Vec<R>> {
-        let cols = self.rows - self.ranking.first;
-        let block = |index: usize| {
-            let slot = self.served.iter().position(|(at, _, _)| *at == index);
-            slot.and_then(|slot| layers.get(slot))
-                .map_or_else(|| vec![vec![R::ZERO; cols]; per_layer], &rows)
-        };
-        (0..self.layers).flat_map(block).collect()
-    }
-
-    fn layer_heads<R: Real>(&self, layer: &Layer<R>) -> Vec<Vec<R>> {
-        let all: Vec<&[R]> = layer.z_rows().collect();
-        let one = |row: &Option<Vec<R>>| {
-            row.clone()
-                .or_else(|| reduce(&all, lockstep_traces::Aggregation::Mean))
-                .unwrap_or_default()
-        };
-        self.by_kv(layer).iter().map(one).collect()
-    }
-
-    /// Rows by KV head after both the z-score and the group reduction, whichever came last.
-    fn by_kv<'l, R>(&self, layer: &'l Layer<R>) -> &'l [Option<Vec<R>>] {
-        match self.recipe.group_order {
-            GroupOrder::AfterZ => &layer.group,
-            GroupOrder::BeforeZ => &layer.z,
-        }
-    }
-
-    fn choose(&self, (leading, rows): &(Vec<usize>, Vec<Vec<f64>>)) -> KeepSet {
-        let first = self.ranking.first;
-        let k = self.ranking.keep.saturating_sub(first);
-        let one = |scores: &Vec<f64>| {
-            let mut chosen = choose::best(scores, k, self.recipe.ties);
-            if self.recipe.order == RowOrder::Ascending {
-                chosen.sort_unstable();
-            }
-            (0..first).chain(chosen.into_iter().map(|row| row + first)).collect()
-        };
-        KeepSet { leading: leading.clone(), sets: rows.iter().map(one).collect() }
-    }
-
-    fn stages<R: Real>(
-        &self,
-        raw: &[LayerScores<R>],
-        layers: &[Layer<R>],
-        (leading, finals): (Vec<usize>, Vec<Vec<f64>>),
-    ) -> Stages {
-        let cols = self.rows - self.ranking.first;
-        let cut = self.ranking.first - self.first_scored();
-        let grid = |blocks: Vec<&[Option<Vec<R>>]>, cut: usize| {
-            let heads = blocks.first().map_or(0, |block| block.len());
-            let wide = |row: &Option<Vec<R>>| match row {
-                Some(row) => row.iter().skip(cut).map(|value| value.wide()).collect(),
-                None => vec![f64::NAN; cols],
-            };
-            let rows = blocks.iter().flat_map(|block| block.iter().map(wide)).collect();
-            Grid::new(&[blocks.len(), heads], rows)
-        };
-        Stages {
-            score_layers: self.score_layers(),
-            score_heads: self.stats.heads().to_vec(),
-            score_row_offset: self.ranking.first,
-            raw: grid(raw.iter().map(Vec::as_slice).collect(), cut),
-            z: grid(layers.iter().map(|layer| layer.z.as_slice()).collect(), 0),
-            group: grid(layers.iter().map(|layer| layer.group.as_slice()).collect(), 0),
-            final_scores: Grid::new(&leading, finals),
-        }
-    }
-}
-
-/// One layer after normalisation: z rows by scored head (or by KV head, where the group is reduced first), group rows by
-/// KV head.
-#[derive(Debug)]
-struct Layer<R> {
-    z: Vec<Option<Vec<R>>>,
-    group: Vec<Option<Vec<R>>>,
-}
-
-impl<R: Real> Layer<R> {
-    fn z_rows(&self) -> impl Iterator<Item = &[R]> {
-        self.z.iter().flatten().map(Vec::as_slice)
-    }
-}
-
-fn widest<'a, R: Real>(rows: impl Iterator<Item = &'a [R]>) -> Vec<R> {
-    let rows: Vec<&[R]> = rows.collect();
-    reduce(&rows, lockstep_traces::Aggregation::Max).unwrap_or_default()
-}
-
-fn draws(rows: usize, cols: usize) -> u64 {
-    u64::try_from(rows.saturating_mul(cols)).unwrap_or(u64::MAX)
-}
-
-/// Noise values that one ranking of `cols` columns draws.
-#[must_use]
-pub fn noise_draws(recipe: &Recipe, stats: &HeadStats, cols: usize) -> u64 {
-    let passes = if recipe.mode == SelectionMode::PerLayerPerHead { 2 } else { 1 };
-    draws(stats.sampled().len(), cols).saturating_mul(passes)
-}
-
-/// The statistics a recipe scores with and their heads per KV head.
-fn effective<'a>(
-    recipe: &Recipe,
-    stats: &'a HeadStats,
-    heads: Heads,
-) -> Result<(Cow<'a, HeadStats>, usize), SelectError> {
-    let group = heads.group()?;
-    match recipe.heads {
-        HeadUse::PerHead => Ok((Cow::Borrowed(stats), group)),
-        HeadUse::GroupMean => Ok((Cow::Owned(stats.averaged(group)?), 1)),
-    }
-}
-
-fn serve(recipe: &Recipe, stats: &HeadStats, layers: &[u32]) -> Vec<(usize, u32, u32)> {
-    let count = stats.layers().len().max(1);
-    let one = |(index, number): (usize, &u32)| {
-        let held = stats.sampled().iter().any(|(layer, _)| layer == number);
-        let stand_in = || {
-            let slot = usize::try_from(*number).unwrap_or(0) % count;
-            stats.layers().get(slot).copied().filter(|_| recipe.layer_modulo)
-        };
-        let serving = if held { Some(*number) } else { stand_in() };
-        serving.map(|serving| (index, *number, serving))
-    };
-    layers.iter().enumerate().filter_map(one).collect()
 }

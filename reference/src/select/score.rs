@@ -259,7 +259,8 @@ impl<R: Real> KvHead<R> {
     /// Angles of `mean * conj(key)` of one row, in f32.
     fn angles(&self, row: usize, real: &[f32], imag: &[f32]) -> Vec<f32> {
         let pairs = self.pairs32.iter().skip(row * self.freqs);
-        let one = |((a, b), (x, y)): ((&f32, &f32), &(f32, f32))| (b * x - a * y).atan2(a * x + b * y);
+        let one =
+            |((a, b), (x, y)): ((&f32, &f32), &(f32, f32))| (b * x - a * y).atan2(a * x + b * y);
         real.iter().zip(imag).zip(pairs).map(one).collect()
     }
 }

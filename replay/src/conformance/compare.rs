@@ -14,7 +14,8 @@ pub(crate) fn raw(report: &mut CaseReport, ours: &[f64], expected: &[f64], limit
     let relative = if scale > 0.0 { worst / scale } else { worst };
     report.max_raw_rel = larger(report.max_raw_rel, Some(relative));
     if relative > limit {
-        report.fail(format!("raw_scores differ by {relative:.2e} of the largest; limit {limit:.0e}"));
+        report
+            .fail(format!("raw_scores differ by {relative:.2e} of the largest; limit {limit:.0e}"));
     }
 }
 
@@ -141,7 +142,13 @@ pub(crate) fn keep_set(
 
 /// Is the order of the rows that of the rule: the prefix ascending, then expected scores descending up to `slack`
 /// (`by_score`), or all ascending?
-pub(crate) fn ordered(rows: &[usize], by_score: bool, scores: &[f64], first: usize, slack: f64) -> bool {
+pub(crate) fn ordered(
+    rows: &[usize],
+    by_score: bool,
+    scores: &[f64],
+    first: usize,
+    slack: f64,
+) -> bool {
     let (prefix, ranked) = rows.split_at(first.min(rows.len()));
     if !by_score {
         return rows.is_sorted();
@@ -179,8 +186,14 @@ mod tests {
     #[test]
     fn the_prefix_is_never_a_tie() {
         // Rows 0 and 1 are the prefix; scores begin at row 2.
-        assert_eq!(keep_set(&[0, 2, 3], &[0, 1, 2], &[3.0, 3.0], 2, 1.0), KeepMatch::Differs { row: 1 });
-        assert_eq!(keep_set(&[0, 1, 3], &[0, 1, 2], &[3.0, 3.0], 2, 0.0), KeepMatch::Tie { rows: 2 });
+        assert_eq!(
+            keep_set(&[0, 2, 3], &[0, 1, 2], &[3.0, 3.0], 2, 1.0),
+            KeepMatch::Differs { row: 1 }
+        );
+        assert_eq!(
+            keep_set(&[0, 1, 3], &[0, 1, 2], &[3.0, 3.0], 2, 0.0),
+            KeepMatch::Tie { rows: 2 }
+        );
     }
 
     #[test]

@@ -76,8 +76,10 @@ impl Tensors {
             return Err(self.complain(name, &format!("is {}, expected integers", dtype.name())));
         }
         let index = |value: f64| {
-            let whole = value >= 0.0 && value < 4_294_967_296.0;
-            whole.then_some(value as usize).ok_or_else(|| self.complain(name, "holds a negative row"))
+            let whole = (0.0..4_294_967_296.0).contains(&value);
+            whole
+                .then_some(value as usize)
+                .ok_or_else(|| self.complain(name, "holds a negative row"))
         };
         let rows = widen(dtype, bytes).into_iter().map(index).collect::<Result<_, _>>()?;
         Ok((shape, rows))
@@ -100,7 +102,8 @@ impl Tensors {
     /// Positions `[rows]`, `[kv_heads, rows]` or `[layers, kv_heads, rows]`.
     pub(crate) fn positions(&self, name: &str) -> Result<Positions, String> {
         let (shape, rows) = self.indices(name)?;
-        let rows: Vec<i32> = rows.into_iter().map(|p| i32::try_from(p).unwrap_or(i32::MAX)).collect();
+        let rows: Vec<i32> =
+            rows.into_iter().map(|p| i32::try_from(p).unwrap_or(i32::MAX)).collect();
         let split = |rows: &[i32], size: usize| -> Vec<Vec<i32>> {
             rows.chunks_exact(size.max(1)).map(<[i32]>::to_vec).collect()
         };
@@ -110,7 +113,10 @@ impl Tensors {
             [_, heads, count] => Ok(Positions::PerLayer(
                 split(&rows, heads * count).iter().map(|layer| split(layer, count)).collect(),
             )),
-            _ => Err(self.complain(name, &format!("has shape {shape:?}, expected one to three axes"))),
+            _ => {
+                Err(self
+                    .complain(name, &format!("has shape {shape:?}, expected one to three axes")))
+            }
         }
     }
 }
@@ -139,7 +145,9 @@ impl CaseStats {
         let file = Tensors::open(dir, relative)?;
         let (shape, mean_real) = file.f32("q_mean_real")?;
         let [layers, heads, _] = shape[..] else {
-            return Err(file.complain("q_mean_real", &format!("has shape {shape:?}, expected three axes")));
+            return Err(
+                file.complain("q_mean_real", &format!("has shape {shape:?}, expected three axes"))
+            );
         };
         let stats = Self {
             layers: (0u32..).take(layers).collect(),

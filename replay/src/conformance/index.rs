@@ -1,7 +1,7 @@
 //! `cases.json`: which cases a golden directory lists.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -11,77 +11,77 @@ use super::ConformanceError;
 
 /// One case of the index, as listed.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Case {
+pub(crate) struct Case {
     /// Unique name.
-    pub name: String,
+    pub(crate) name: String,
     /// Group: `vllm_selector`, `hf`, ...
     #[serde(rename = "impl")]
-    pub group: String,
+    pub(crate) group: String,
     /// Cached keys, relative to the directory.
     #[serde(default)]
-    pub input: Option<String>,
+    pub(crate) input: Option<String>,
     /// Calibration statistics, relative to the directory.
     #[serde(default)]
-    pub stats: Option<String>,
+    pub(crate) stats: Option<String>,
     /// Expected tensors, relative to the directory.
     #[serde(default)]
-    pub expected: Option<String>,
+    pub(crate) expected: Option<String>,
     /// Settings; the keys depend on the group.
-    pub config: Value,
+    pub(crate) config: Value,
     /// Sizes.
     #[serde(default)]
-    pub dims: Option<Dims>,
+    pub(crate) dims: Option<Dims>,
     /// About the input.
     #[serde(default)]
-    pub input_info: Option<InputInfo>,
+    pub(crate) input_info: Option<InputInfo>,
     /// Tensors of the expected file: dtype and shape by name.
     #[serde(default)]
-    pub tensors: BTreeMap<String, (String, Vec<usize>)>,
+    pub(crate) tensors: BTreeMap<String, (String, Vec<usize>)>,
     /// Upstream's own label of the outcome.
     #[serde(default)]
-    pub result: Option<String>,
+    pub(crate) result: Option<String>,
     /// Lifecycles: compactions in order of time.
     #[serde(default)]
-    pub events: Option<Vec<Value>>,
+    pub(crate) events: Option<Vec<Value>>,
     /// hf lifecycles.
     #[serde(default)]
-    pub cache_len_per_step: Option<Vec<usize>>,
+    pub(crate) cache_len_per_step: Option<Vec<usize>>,
     /// vllm lifecycles.
     #[serde(default)]
-    pub rows_per_step: Option<Vec<usize>>,
+    pub(crate) rows_per_step: Option<Vec<usize>>,
     /// Compaction cases.
     #[serde(default)]
-    pub cache_len_after: Option<usize>,
+    pub(crate) cache_len_after: Option<usize>,
     /// Compaction cases.
     #[serde(default)]
-    pub kept_block_ids: Option<Vec<usize>>,
+    pub(crate) kept_block_ids: Option<Vec<usize>>,
     /// Compaction cases.
     #[serde(default)]
-    pub removed_block_ids: Option<Vec<usize>>,
+    pub(crate) removed_block_ids: Option<Vec<usize>>,
 }
 
 /// Sizes of a case.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub struct Dims {
+pub(crate) struct Dims {
     /// Layers of the statistics file.
-    pub layers: usize,
+    pub(crate) layers: usize,
     /// Attention heads.
-    pub q_heads: usize,
+    pub(crate) q_heads: usize,
     /// KV heads.
-    pub kv_heads: usize,
+    pub(crate) kv_heads: usize,
     /// Head width.
-    pub head_dim: usize,
+    pub(crate) head_dim: usize,
 }
 
 /// About an input file.
 #[derive(Debug, Clone, Deserialize)]
-pub struct InputInfo {
+pub(crate) struct InputInfo {
     /// Rows.
     #[serde(rename = "T")]
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// N.
     #[serde(rename = "abs")]
-    pub absolute_position: usize,
+    pub(crate) absolute_position: usize,
 }
 
 impl Case {
@@ -141,11 +141,11 @@ fn other_kind(index: &Value, cases: &[Value]) -> Option<&'static str> {
     }
 }
 
-fn parse(path: &PathBuf, cases: &[Value]) -> Result<Vec<Case>, ConformanceError> {
+fn parse(path: &Path, cases: &[Value]) -> Result<Vec<Case>, ConformanceError> {
     let mut names = std::collections::BTreeSet::new();
     let mut list = Vec::new();
     for (number, case) in cases.iter().enumerate() {
-        let refuse = |what: String| ConformanceError::Index { path: path.clone(), what };
+        let refuse = |what: String| ConformanceError::Index { path: path.to_path_buf(), what };
         let case = Case::deserialize(case)
             .map_err(|error| refuse(format!("case {number} of the list: {error}")))?;
         if !names.insert(case.name.clone()) {

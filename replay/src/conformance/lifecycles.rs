@@ -8,11 +8,14 @@ use lockstep_traces::{PolicyKind, PolicySpec, RuleSet, Trigger};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::configs::{hf_mode, vllm_mode};
+use super::expected::Expected;
 use super::golden::{CaseStats, Tensors};
 use super::implementation::{Implementation, SelectorCase};
 use super::index::Case;
 use super::report::CaseReport;
-use super::selections::{Expected, finish, heads, hf_mode, require_listed, tolerance, vllm_mode};
+use super::selections::{finish, heads, require_listed};
+use super::tolerance::tolerance;
 
 #[derive(Debug, Deserialize)]
 struct HfLife {
@@ -71,7 +74,10 @@ struct Due {
 pub(crate) fn run(dir: &Path, case: &Case, by: &mut dyn Implementation) -> CaseReport {
     finish(CaseReport::new(&case.name, &case.group), |report| {
         let life = if case.group == "hf_lifecycle" { hf(case)? } else { vllm(case)? };
-        let file = Tensors::open(dir, case.expected.as_deref().ok_or("the index names no expected file")?)?;
+        let file = Tensors::open(
+            dir,
+            case.expected.as_deref().ok_or("the index names no expected file")?,
+        )?;
         require_listed(case, &file)?;
         let stats = CaseStats::open(dir, case.stats.as_deref().ok_or("the index names no stats")?)?;
         walk(case, &life, &file, &stats, by, report)
@@ -145,9 +151,9 @@ fn walk(
         };
         if by.due(&life.spec, &progress)? {
             let due = Due { step, absolute_position: n, rows };
-            let event = events
-                .get(compactions)
-                .ok_or_else(|| format!("a compaction is due at N = {n}, where upstream has none"))?;
+            let event = events.get(compactions).ok_or_else(|| {
+                format!("a compaction is due at N = {n}, where upstream has none")
+            })?;
             rows = compact(case, life, (file, stats), (&due, event, compactions), by, report)?;
             compactions += 1;
             last = Some(n);
@@ -204,7 +210,10 @@ fn compact(
     let kept = keep.0.last().copied().unwrap_or(0);
     check_event(life, due, event, kept)?;
     if rows != due.rows {
-        return Err(format!("compaction {index}: {rows} rows are stored, the schedule has {}", due.rows));
+        return Err(format!(
+            "compaction {index}: {rows} rows are stored, the schedule has {}",
+            due.rows
+        ));
     }
     let ranked = file.optional(&name("agg_scores"))?;
     let mut expected = Expected::new(None, ranked, keep, &selector);
@@ -241,7 +250,10 @@ fn check_event(life: &Life, due: &Due, event: &Value, kept: usize) -> Result<(),
     for (field, value) in expected {
         let found = event.get(field).and_then(Value::as_u64);
         if found != u64::try_from(value).ok() {
-            return Err(format!("event at step {}: {field} is {found:?}, predicted {value}", due.step));
+            return Err(format!(
+                "event at step {}: {field} is {found:?}, predicted {value}",
+                due.step
+            ));
         }
     }
     Ok(())
@@ -282,7 +294,9 @@ fn follow(
             let (old, new) = (old.of(layer, head), new.of(layer, head));
             let gathered = set.iter().map(|row| old.get(*row));
             if !gathered.eq(new.iter().map(Some)) {
-                return Err(format!("compaction {index}: positions are not gathered by the keep-set"));
+                return Err(format!(
+                    "compaction {index}: positions are not gathered by the keep-set"
+                ));
             }
             let Some(next) = &next else { continue };
             let grown = next.of(layer, head).iter().copied();
@@ -290,7 +304,9 @@ fn follow(
             let expected = new.iter().copied().chain(first..);
             let rows = next.of(layer, head).len();
             if !grown.eq(expected.take(rows)) {
-                return Err(format!("compaction {index}: positions do not go on from N afterwards"));
+                return Err(format!(
+                    "compaction {index}: positions do not go on from N afterwards"
+                ));
             }
             report.compared += 1;
         }
@@ -338,7 +354,9 @@ impl<'a> Rows<'a> {
                 for (to, from) in set.iter().enumerate() {
                     let (new, old) = (after.row(layer, head, to), self.row(layer, head, *from));
                     if new.is_none() || new != old {
-                        return Err(format!("layer {layer} head {head}: row {to} is not row {from} of before"));
+                        return Err(format!(
+                            "layer {layer} head {head}: row {to} is not row {from} of before"
+                        ));
                     }
                     compared += 1;
                 }

@@ -1,7 +1,9 @@
 //! Golden vectors: every case of a directory run through the reference (or another implementation) and compared.
 
 mod compare;
+mod configs;
 mod error;
+mod expected;
 mod golden;
 mod implementation;
 mod index;

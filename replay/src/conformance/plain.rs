@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use lockstep_reference::select::{
-    Heads, Input, Moment, Pairing, Phases, Pool, Positions, SharedRules, TorchScore, calibrate,
-    move_rows, offsets, select_shared, torch_scores, trig,
+    Input, Moment, Pairing, Phases, Pool, Positions, SharedRules, TorchScore, calibrate, move_rows,
+    offsets, select_shared, torch_scores, trig,
 };
 use lockstep_traces::Aggregation;
 use serde::Deserialize;
@@ -55,7 +55,12 @@ struct ScorerConfig {
     offset_max_length: Option<usize>,
 }
 
-fn scorer(dir: &Path, case: &Case, expected: &Tensors, report: &mut CaseReport) -> Result<(), String> {
+fn scorer(
+    dir: &Path,
+    case: &Case,
+    expected: &Tensors,
+    report: &mut CaseReport,
+) -> Result<(), String> {
     let config: ScorerConfig = case.settings()?;
     let file = input_of(dir, case)?;
     let keys = file.keys("k_rot")?;
@@ -99,7 +104,12 @@ struct SharedConfig {
     offset_max_length: Option<usize>,
 }
 
-fn shared(dir: &Path, case: &Case, expected: &Tensors, report: &mut CaseReport) -> Result<(), String> {
+fn shared(
+    dir: &Path,
+    case: &Case,
+    expected: &Tensors,
+    report: &mut CaseReport,
+) -> Result<(), String> {
     let config: SharedConfig = case.settings()?;
     let file = input_of(dir, case)?;
     let keys = file.keys("k_rot")?;
@@ -149,7 +159,10 @@ fn paged(_: &Path, case: &Case, expected: &Tensors, report: &mut CaseReport) -> 
     let before = expected.array("cache_before")?;
     let after = expected.array("cache_after")?;
     let [2, blocks, block_size, heads, width] = before.shape[..] else {
-        return Err(format!("cache_before has shape {:?}, expected [2, blocks, slots, heads, width]", before.shape));
+        return Err(format!(
+            "cache_before has shape {:?}, expected [2, blocks, slots, heads, width]",
+            before.shape
+        ));
     };
     if block_size != config.block_size {
         return Err("config: block_size is not that of cache_before".to_owned());
@@ -184,7 +197,9 @@ fn blocks_of(case: &Case, config: &PagedConfig, kept: usize) -> Result<(), Strin
     let lists = [(&case.kept_block_ids, stay), (&case.removed_block_ids, go)];
     for (listed, ours) in lists {
         if listed.as_deref() != Some(ours) {
-            return Err(format!("blocks {listed:?} are listed, {ours:?} follow from the rows kept"));
+            return Err(format!(
+                "blocks {listed:?} are listed, {ours:?} follow from the rows kept"
+            ));
         }
     }
     Ok(())
@@ -196,7 +211,12 @@ struct TableConfig {
     table_max: usize,
 }
 
-fn tables(dir: &Path, case: &Case, expected: &Tensors, report: &mut CaseReport) -> Result<(), String> {
+fn tables(
+    dir: &Path,
+    case: &Case,
+    expected: &Tensors,
+    report: &mut CaseReport,
+) -> Result<(), String> {
     let config: TableConfig = case.settings()?;
     let omega = stats_of(dir, case)?.omega;
     let as_wide: Vec<f64> = omega.iter().map(|w| f64::from(*w)).collect();
@@ -214,7 +234,13 @@ fn tables(dir: &Path, case: &Case, expected: &Tensors, report: &mut CaseReport) 
         let ours = trig::<f64>(phases, start, &steps, &omega);
         for (part, values) in [("cos", ours.cos), ("sin", ours.sin)] {
             let name = format!("{name}.{part}");
-            compare::absolute(report, &name, &values.concat(), &expected.array(&name)?.values, TRIG);
+            compare::absolute(
+                report,
+                &name,
+                &values.concat(),
+                &expected.array(&name)?.values,
+                TRIG,
+            );
         }
         tables += 1;
     }
@@ -226,7 +252,12 @@ struct CalibrateConfig {
     tokens: usize,
 }
 
-fn means(dir: &Path, case: &Case, expected: &Tensors, report: &mut CaseReport) -> Result<(), String> {
+fn means(
+    dir: &Path,
+    case: &Case,
+    expected: &Tensors,
+    report: &mut CaseReport,
+) -> Result<(), String> {
     let config: CalibrateConfig = case.settings()?;
     let omega = stats_of(dir, case)?.omega;
     let queries = expected.array("q_proj_out")?;
@@ -249,16 +280,4 @@ fn means(dir: &Path, case: &Case, expected: &Tensors, report: &mut CaseReport) -
         compare::absolute(report, name, &ours, &expected.array(name)?.values, CALIBRATION);
     }
     Ok(())
-}
-
-/// Heads without a group, for tests of shapes.
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn heads_that_are_no_group_are_refused() {
-        assert!(Heads { q_heads: 5, kv_heads: 2 }.group().is_err());
-        assert_eq!(Heads { q_heads: 6, kv_heads: 2 }.group(), Ok(3));
-    }
 }

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use rayon::prelude::*;
+
 use super::implementation::{Implementation, Reference};
 use super::index::{self, Case, Index};
 use super::report::{CaseReport, ConformanceReport};
-use super::{ConformanceError, lifecycles, plain, selections};
+use super::{ConformanceError, configs, lifecycles, plain, selections};
 
 /// Runs every case that the directory's index lists through the reference. Vectors of another kind are named in
 /// `not_covered` and never count as passed.
@@ -14,7 +16,20 @@ use super::{ConformanceError, lifecycles, plain, selections};
 /// [`ConformanceError`] where there is no index, an empty one, or one that cannot be read. A case whose files are missing
 /// is a failed case.
 pub fn run(dir: &Path) -> Result<ConformanceReport, ConformanceError> {
-    each(dir, &mut Reference::default(), true)
+    let name = Reference::default().name().to_owned();
+    let cases = match cases(dir, &name)? {
+        Ok(cases) => cases,
+        Err(uncovered) => return Ok(uncovered),
+    };
+    let one = |case: &Case| {
+        let own = rule_set_case(dir, case, &mut Reference::default());
+        own.or_else(|| plain::run(dir, case)).unwrap_or_else(|| unknown(case))
+    };
+    let mut reports: Vec<CaseReport> = cases.par_iter().map(one).collect();
+    let serving: Vec<&Case> = cases.iter().filter(|case| configs::serves_trt(case)).collect();
+    let trt = |case: &&Case| selections::run_trt(dir, case, &mut Reference::default());
+    reports.par_extend(serving.par_iter().map(trt));
+    Ok(ConformanceReport::new(&name, cases.len(), reports))
 }
 
 /// Runs the rule-set cases through another implementation; the cases without a rule set are not covered by it.
@@ -25,57 +40,59 @@ pub fn run_with(
     dir: &Path,
     by: &mut dyn Implementation,
 ) -> Result<ConformanceReport, ConformanceError> {
-    each(dir, by, false)
-}
-
-fn each(
-    dir: &Path,
-    by: &mut dyn Implementation,
-    is_reference: bool,
-) -> Result<ConformanceReport, ConformanceError> {
-    let cases = match index::read(dir)? {
-        Index::Selector(cases) => cases,
-        Index::Other { kind, cases } => {
-            let mut report = ConformanceReport::new(by.name(), cases, Vec::new());
-            report.not_covered.push(format!(
-                "{}: {cases} cases of {kind}; this verb does not run them yet",
-                dir.display()
-            ));
-            return Ok(report);
-        }
+    let name = by.name().to_owned();
+    let cases = match cases(dir, &name)? {
+        Ok(cases) => cases,
+        Err(uncovered) => return Ok(uncovered),
     };
-    let mut reports = Vec::new();
-    let mut not_covered = Vec::new();
+    let (mut reports, mut not_covered) = (Vec::new(), Vec::new());
     for case in &cases {
-        match one(dir, case, by, is_reference) {
+        match rule_set_case(dir, case, by) {
             Some(report) => reports.push(report),
-            None => not_covered.push(format!("{}: group {} has no rule set", case.name, case.group)),
+            None => {
+                not_covered.push(format!("{}: group {} has no rule set", case.name, case.group));
+            }
         }
     }
-    for case in cases.iter().filter(|case| selections::serves_trt(case)) {
+    for case in cases.iter().filter(|case| configs::serves_trt(case)) {
         reports.push(selections::run_trt(dir, case, by));
     }
-    let mut report = ConformanceReport::new(by.name(), cases.len(), reports);
+    let mut report = ConformanceReport::new(&name, cases.len(), reports);
     report.not_covered = not_covered;
     Ok(report)
 }
 
-fn one(
+/// The listed cases, or the report that says that this directory holds vectors of another kind.
+fn cases(
     dir: &Path,
-    case: &Case,
-    by: &mut dyn Implementation,
-    is_reference: bool,
-) -> Option<CaseReport> {
+    implementation: &str,
+) -> Result<Result<Vec<Case>, ConformanceReport>, ConformanceError> {
+    match index::read(dir)? {
+        Index::Selector(cases) => Ok(Ok(cases)),
+        Index::Other { kind, cases } => {
+            let mut report = ConformanceReport::new(implementation, cases, Vec::new());
+            report.not_covered.push(format!(
+                "{}: {cases} cases of {kind}; this verb does not run them yet",
+                dir.display()
+            ));
+            Ok(Err(report))
+        }
+    }
+}
+
+/// `None` for a group that has no rule set.
+fn rule_set_case(dir: &Path, case: &Case, by: &mut dyn Implementation) -> Option<CaseReport> {
     match case.group.as_str() {
         "vllm_selector" | "hf" | "sglang" => Some(selections::run(dir, case, by)),
         "hf_lifecycle" | "vllm_lifecycle" => Some(lifecycles::run(dir, case, by)),
-        _ if is_reference => plain::run(dir, case).or_else(|| {
-            let mut report = CaseReport::new(&case.name, &case.group);
-            report.fail(format!("group `{}` is not known to this build", case.group));
-            Some(report)
-        }),
         _ => None,
     }
+}
+
+fn unknown(case: &Case) -> CaseReport {
+    let mut report = CaseReport::new(&case.name, &case.group);
+    report.fail(format!("group `{}` is not known to this build", case.group));
+    report
 }
 
 #[cfg(test)]
@@ -112,13 +129,19 @@ mod tests {
         for case in &report.cases {
             assert!(matches!(&case.status, CaseStatus::Fail { .. }), "{case:?}");
         }
-        assert!(matches!(&report.cases[0].status, CaseStatus::Fail { why } if why.contains("none.safetensors")));
+        assert!(
+            matches!(&report.cases[0].status, CaseStatus::Fail { why } if why.contains("none.safetensors"))
+        );
     }
 
     #[test]
     fn vectors_of_another_kind_are_named_and_do_not_pass() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("index.json"), r#"{"made_with": {}, "file": "x", "cases": [{"case": 1}]}"#).unwrap();
+        fs::write(
+            dir.path().join("index.json"),
+            r#"{"made_with": {}, "file": "x", "cases": [{"case": 1}]}"#,
+        )
+        .unwrap();
         let report = run(dir.path()).unwrap();
         assert!(!report.passed());
         assert_eq!(report.exit_code(), 4);

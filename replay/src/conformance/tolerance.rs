@@ -1,5 +1,7 @@
 //! How far a figure may lie from the expected one, and why.
 
+use lockstep_traces::{Aggregation, PolicySpec, RuleSet, SelectionMode};
+
 /// Limits of one case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Tolerance {
@@ -44,3 +46,16 @@ pub(crate) const TRIG: f64 = 2e-7;
 
 /// Means over tokens in f32 against f64.
 pub(crate) const CALIBRATION: f64 = 2e-7;
+
+/// Limits by rule set and mode.
+pub(crate) fn tolerance(spec: &PolicySpec) -> Tolerance {
+    let single = spec.mode != Some(SelectionMode::PerHead) && spec.mode.is_some();
+    let by_max = spec.layer_aggregation == Some(Aggregation::Max);
+    let raw_units = spec.normalize == Some(false);
+    let raw = if spec.rule_set == Some(RuleSet::Hf) { RAW_HF } else { RAW_DIRECT };
+    if raw_units {
+        return Tolerance { raw, far: FAR_RAW_UNITS, near: FAR_RAW_UNITS, tie: FAR_RAW_UNITS };
+    }
+    let near = if single || by_max { NEAR_SINGLE } else { NEAR_MEAN };
+    Tolerance { raw, far: FAR, near, tie: near }
+}

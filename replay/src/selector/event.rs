@@ -49,6 +49,9 @@ impl Recorded {
     }
 }
 
+/// Shape and values of an integer tensor.
+type Whole = (Vec<usize>, Vec<i32>);
+
 struct Reader<'a> {
     file: &'a DumpFile,
     name: String,
@@ -96,7 +99,7 @@ impl Reader<'_> {
         Ok(Some(Grid { shape: view.shape, values }))
     }
 
-    fn whole(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<i32>)>, SelectorError> {
+    fn whole(&self, name: &str) -> Result<Option<Whole>, SelectorError> {
         let Some(view) = self.tensor(name)? else { return Ok(None) };
         let integer = matches!(view.dtype, DType::I32 | DType::I16 | DType::I64 | DType::U8);
         if !integer || view.shape.is_empty() || view.shape.contains(&0) {

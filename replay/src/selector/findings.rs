@@ -1,6 +1,7 @@
 //! From compactions to findings: which mistake explains what was recorded, and what the run cannot show.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use lockstep_reference::select::{Deviation, HeadUse, Input, Selection, kth};
 use lockstep_traces::{
@@ -350,7 +351,7 @@ fn shorten(places: &[String]) -> String {
     const SHOWN: usize = 4;
     let mut text = places.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     if places.len() > SHOWN {
-        text.push_str(&format!(" and {} more", places.len() - SHOWN));
+        let _ = write!(text, " and {} more", places.len() - SHOWN);
     }
     text
 }

@@ -52,10 +52,10 @@ fn scores(base: &Setup, model: &Model, input: &Input<'_>, add: &mut Add<'_>) {
     }
     match base.recipe.keys {
         KeyForm::Rotated => {
-            add("keys_unrotated", None, &|setup| setup.recipe.keys = KeyForm::Unrotated)
+            add("keys_unrotated", None, &|setup| setup.recipe.keys = KeyForm::Unrotated);
         }
         KeyForm::Unrotated => {
-            add("keys_rotated", None, &|setup| setup.recipe.keys = KeyForm::Rotated)
+            add("keys_rotated", None, &|setup| setup.recipe.keys = KeyForm::Rotated);
         }
     }
     let fallback = fallback_omega(model.stats.freqs());

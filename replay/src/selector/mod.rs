@@ -10,6 +10,7 @@ mod hypotheses;
 mod judge;
 mod limits;
 mod options;
+mod sets;
 mod settings;
 mod setup;
 

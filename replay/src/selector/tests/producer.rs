@@ -208,12 +208,11 @@ fn append(cache: &mut Cache, n: usize, fives: bool, stream: &mut Stream) {
 
 fn gather(cache: &Cache, keep: &[Vec<usize>]) -> Cache {
     let mut after = cache.clone();
-    for kv in 0..KV {
+    for (kv, keep) in keep.iter().enumerate() {
         for layer in 0..LAYERS {
-            after.keys[layer][kv] =
-                keep[kv].iter().map(|row| cache.keys[layer][kv][*row]).collect();
+            after.keys[layer][kv] = keep.iter().map(|row| cache.keys[layer][kv][*row]).collect();
         }
-        after.positions[kv] = keep[kv].iter().map(|row| cache.positions[kv][*row]).collect();
+        after.positions[kv] = keep.iter().map(|row| cache.positions[kv][*row]).collect();
     }
     after
 }
