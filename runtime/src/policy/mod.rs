@@ -31,5 +31,10 @@ mod lifecycle;
 mod resolved;
 mod state;
 
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod tests;
+
 pub use resolved::{Policy, Setup};
 pub use state::{Compaction, PolicyState};

@@ -162,7 +162,29 @@ pub(super) fn keep(
 
 #[cfg(test)]
 mod tests {
+    use lockstep_traces::PolicySpec;
+
     use super::*;
+    use crate::select::CacheView;
+
+    const DIMS: Dims = Dims { layers: 2, kv_heads: 2, q_heads: 2, head_dim: 2 };
+
+    fn planned(spec: PolicySpec, positions: &[u32], prompt_len: usize) -> Plan {
+        let rules = Rules::resolve(&spec).unwrap();
+        let cache =
+            CacheView { rows: positions.len(), keys: Vec::new(), positions: vec![positions; 2] };
+        let keep = rules.kv_budget;
+        plan(&rules, DIMS, &SelectInput { cache: &cache, round_start: 0, prompt_len, keep })
+    }
+
+    fn spec(rule_set: RuleSet, kv_budget: usize) -> PolicySpec {
+        PolicySpec { rule_set: Some(rule_set), kv_budget: Some(kv_budget), ..PolicySpec::default() }
+    }
+
+    fn guarded(plan: Plan) -> Vec<usize> {
+        let Plan::Rank { guarded, .. } = plan else { panic!("{plan:?}") };
+        guarded.iter().enumerate().filter(|&(_, &guarded)| guarded).map(|(row, _)| row).collect()
+    }
 
     #[test]
     fn equal_scores_fall_to_the_lower_row_and_under_the_fault_to_the_higher() {
@@ -173,5 +195,98 @@ mod tests {
         assert_eq!(best(&[-0.0, 0.0], 1, false), [0]);
         assert!(best(&scores, 0, false).is_empty());
         assert_eq!(best(&scores, 9, false).len(), 5);
+    }
+
+    #[test]
+    fn trt_knows_prompt_rows_by_position_and_the_others_by_row() {
+        let positions = [0, 2, 7, 8, 9, 10];
+        let trt = PolicySpec { recent_window: Some(1), ..spec(RuleSet::Trt, 5) };
+        assert_eq!(guarded(planned(trt.clone(), &positions, 4)), [0, 1, 5]);
+        let open = PolicySpec { protect_prefill: Some(false), ..trt.clone() };
+        assert_eq!(guarded(planned(open.clone(), &positions, 4)), [5]);
+        let uncounted = PolicySpec { count_prompt_tokens: Some(false), ..open };
+        assert_eq!(guarded(planned(uncounted, &positions, 4)), [0, 1, 5]);
+        let vllm = PolicySpec {
+            recent_window: Some(1),
+            protect_prefill: Some(true),
+            ..spec(RuleSet::Vllm, 5)
+        };
+        assert_eq!(guarded(planned(vllm, &positions, 4)), [0, 1, 2, 3, 5]);
+    }
+
+    #[test]
+    fn the_window_of_trt_is_no_wider_than_what_is_kept() {
+        let positions = [0, 1, 2, 3, 4];
+        let spec = PolicySpec { recent_window: Some(9), ..spec(RuleSet::Trt, 2) };
+        assert_eq!(guarded(planned(spec, &positions, 0)), [3, 4]);
+    }
+
+    #[test]
+    fn protected_rows_that_fill_the_budget_leave_the_first_of_them() {
+        let rules = Rules::resolve(&spec(RuleSet::Trt, 3)).unwrap();
+        let all = f32::INFINITY;
+        let rankings = Rankings::PerHead(vec![vec![all, all, 5.0, all, all]; 2]);
+        let kept = keep(&rules, &rankings, 0, 3, false);
+        assert_eq!(kept, KeepSet::PerHead(vec![vec![0, 1, 3]; 2]));
+    }
+
+    #[test]
+    fn hf_lists_the_prefix_and_then_rows_by_falling_score_but_union_ascends() {
+        let mode = |mode| {
+            let spec = PolicySpec { mode: Some(mode), ..spec(RuleSet::Hf, 4) };
+            Rules::resolve(&spec).unwrap()
+        };
+        let scores = vec![0.5, 3.0, 1.0, 2.0];
+        let per_head = Rankings::PerHead(vec![scores.clone()]);
+        let kept = keep(&mode(SelectionMode::PerHead), &per_head, 2, 2, false);
+        assert_eq!(kept, KeepSet::PerHead(vec![vec![0, 1, 3, 5]]));
+        let kept = keep(&mode(SelectionMode::PerHead), &per_head, 1, 3, false);
+        assert_eq!(kept, KeepSet::PerHead(vec![vec![0, 2, 4, 3]]));
+        let kept = keep(&mode(SelectionMode::Union), &Rankings::Shared(scores), 1, 3, false);
+        assert_eq!(kept, KeepSet::Shared(vec![0, 2, 3, 4]));
+    }
+
+    #[test]
+    fn hf_keeps_the_first_rows_where_the_prefix_fills_the_budget() {
+        let positions: Vec<u32> = (0..8).collect();
+        let kept = |budget, prompt| {
+            let Plan::Settled { keep, protected } =
+                planned(spec(RuleSet::Hf, budget), &positions, prompt)
+            else {
+                panic!("{budget} {prompt}")
+            };
+            (keep.len(), protected)
+        };
+        assert_eq!(kept(8, 3), (8, 3), "under budget");
+        assert_eq!(kept(4, 6), (4, 4), "every decode row is dropped");
+        assert_eq!(kept(4, 9), (4, 4), "no decode row");
+        let plan = planned(spec(RuleSet::Hf, 5), &positions, 3);
+        let guarded = vec![false; 5];
+        assert_eq!(plan, Plan::Rank { first_row: 3, count: 2, guarded });
+    }
+
+    #[test]
+    fn vllm_declines_where_the_protected_prompt_exceeds_the_budget() {
+        let positions: Vec<u32> = (0..8).collect();
+        let protect = PolicySpec { protect_prefill: Some(true), ..spec(RuleSet::Vllm, 4) };
+        assert_eq!(planned(protect.clone(), &positions, 5), Plan::Refused);
+        assert!(matches!(planned(protect.clone(), &positions, 4), Plan::Rank { .. }));
+        let outside = PolicySpec { include_prefill_in_budget: Some(false), ..protect };
+        assert!(matches!(planned(outside, &positions, 5), Plan::Rank { .. }));
+    }
+
+    #[test]
+    fn nothing_is_ranked_under_budget_and_the_answer_has_the_shape_of_the_mode() {
+        let positions = [0, 1];
+        for (mode, shape) in [
+            (SelectionMode::PerHead, vec![2, 2]),
+            (SelectionMode::PerLayerPerHead, vec![2, 2, 2]),
+            (SelectionMode::PerLayer, vec![2, 2]),
+        ] {
+            let spec = PolicySpec { mode: Some(mode), ..spec(RuleSet::Vllm, 2) };
+            let Plan::Settled { keep, .. } = planned(spec, &positions, 0) else { panic!() };
+            assert_eq!(keep.shape(), shape);
+            assert_eq!(keep.rows(1, 1), [0, 1]);
+        }
     }
 }

@@ -8,9 +8,12 @@
 //! is an error and never a ranking; a single row has deviation 0.
 
 mod choose;
+mod columns;
 mod error;
 mod fault;
 mod input;
+mod job;
+mod kernel;
 mod noise;
 mod phase;
 mod reduce;
@@ -19,7 +22,11 @@ mod score;
 mod selector;
 mod stages;
 mod trig;
+mod unrotate;
 mod weights;
+
+#[cfg(test)]
+mod golden;
 
 pub use error::SelectError;
 pub use input::{CacheView, Dims, KeepSet, Keys, Selection, StageSeconds};

@@ -3,10 +3,10 @@
 use lockstep_traces::{Aggregation, RuleSet, SelectionMode};
 use rayon::prelude::*;
 
+use super::columns::{maximum, mean, reciprocal_mean, sum};
 use super::fault::Faults;
 use super::phase::widen;
 use super::score::Matrix;
-use super::trig::LANES;
 use super::weights::Head;
 use super::{Dims, NoiseGenerator, Rules};
 
@@ -259,62 +259,6 @@ impl Reducer<'_> {
         };
         (mean, divisor)
     }
-}
-
-/// Sum in eight lanes.
-fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f32 {
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut lanes = [0.0_f32; LANES];
-    for chunk in chunks {
-        for lane in 0..LANES {
-            lanes[lane] += term(chunk[lane]);
-        }
-    }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += term(*value);
-    }
-    lanes.iter().sum()
-}
-
-/// Column maxima; a NaN wins, so that it is seen later on. Empty without rows.
-fn maximum<'a>(mut rows: impl Iterator<Item = &'a Vec<f32>>) -> Vec<f32> {
-    let mut best = rows.next().cloned().unwrap_or_default();
-    for row in rows {
-        for (best, value) in best.iter_mut().zip(row) {
-            if *value > *best || value.is_nan() {
-                *best = *value;
-            }
-        }
-    }
-    best
-}
-
-fn total<'a>(mut rows: impl Iterator<Item = &'a Vec<f32>>) -> (Vec<f32>, usize) {
-    let mut sum = rows.next().cloned().unwrap_or_default();
-    let mut count = 1;
-    for row in rows {
-        count += 1;
-        for (sum, value) in sum.iter_mut().zip(row) {
-            *sum += value;
-        }
-    }
-    (sum, count)
-}
-
-/// Column means: f32 sum in order, divided by the count. Empty without rows.
-fn mean<'a>(rows: impl Iterator<Item = &'a Vec<f32>>) -> Vec<f32> {
-    let (mut sum, count) = total(rows);
-    let count = widen(count);
-    sum.iter_mut().for_each(|value| *value /= count);
-    sum
-}
-
-/// As [`mean`], multiplied by the rounded reciprocal (`trt`).
-fn reciprocal_mean(rows: &[&Vec<f32>]) -> Vec<f32> {
-    let (mut sum, count) = total(rows.iter().copied());
-    let reciprocal = 1.0 / widen(count);
-    sum.iter_mut().for_each(|value| *value *= reciprocal);
-    sum
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@
 use lockstep_traces::{Aggregation, RuleSet};
 use rayon::prelude::*;
 
+use super::kernel::{Direct, aggregate, dot, fold, moduli, products, turned_dot};
 use super::phase::{self, Phases};
 use super::trig::{self, Block, LANES};
+use super::unrotate::{Padded, Unrotated, blocks};
 use super::weights::Head;
 use super::{CacheView, Dims, Keys, Rules};
 
@@ -33,17 +35,6 @@ pub(super) struct Scorer {
     attention_scaling: f32,
     /// Rows of the matrix that read each layer's KV head, by `layer * kv_heads + kv_head`; those without any are left out.
     units: Vec<(usize, Vec<usize>)>,
-}
-
-/// How the direct form rounds and floors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direct {
-    /// |z| = sqrt(max(., 1e-8)); E after the reduction over offsets.
-    Native,
-    /// |z| = sqrt(. + 1e-8); E inside each offset.
-    Triton,
-    /// |z| rounded step by step to the cache dtype, no floor; E after the reduction.
-    Torch,
 }
 
 impl Scorer {
@@ -172,7 +163,7 @@ impl Scorer {
             row.fill(&key, &w, position, self.attention_scaling);
             let since = phase::widen(span.round_start) - position;
             for (head, scores) in heads.iter().zip(out.iter_mut()) {
-                let norm = head.amplitudes(&row);
+                let norm = head.norm(&row);
                 if self.rules.trig_dropped() {
                     scores[column] = norm;
                     continue;
@@ -193,165 +184,6 @@ impl Scorer {
                 scores[column] = aggregate(self.rules.score_aggregation, per_offset);
             }
         }
-    }
-}
-
-/// A head's statistics in blocks, padded with zeros.
-struct Padded {
-    re: Vec<Block>,
-    im: Vec<Block>,
-    modulus: Vec<Block>,
-    scale: Vec<Block>,
-    energy: Vec<Block>,
-}
-
-impl Padded {
-    fn new(head: &Head) -> Self {
-        Self {
-            re: blocks(&head.re),
-            im: blocks(&head.im),
-            modulus: blocks(&head.modulus),
-            scale: blocks(&head.scale),
-            energy: blocks(&head.energy),
-        }
-    }
-
-    /// E.
-    fn amplitudes(&self, row: &Unrotated) -> f32 {
-        let mut lanes = [0.0_f32; LANES];
-        for (energy, modulus) in self.energy.iter().zip(&row.modulus) {
-            for lane in 0..LANES {
-                lanes[lane] += energy[lane] * modulus[lane];
-            }
-        }
-        fold(&lanes)
-    }
-
-    /// Amplitude times s, and phase, of mu * conj(z) in one block of frequencies.
-    fn polar(&self, row: &Unrotated, block: usize) -> (Block, Block) {
-        let (re, im) = (&self.re[block], &self.im[block]);
-        let (x, y) = (&row.x[block], &row.y[block]);
-        let along: Block = std::array::from_fn(|i| re[i] * x[i] + im[i] * y[i]);
-        let across: Block = std::array::from_fn(|i| im[i] * x[i] - re[i] * y[i]);
-        let amplitude = std::array::from_fn(|i| {
-            self.modulus[block][i] * row.modulus[block][i] * self.scale[block][i]
-        });
-        (amplitude, trig::atan2(&across, &along))
-    }
-}
-
-/// One key row turned back to position 0, in blocks of frequencies.
-struct Unrotated {
-    x: Vec<Block>,
-    y: Vec<Block>,
-    modulus: Vec<Block>,
-}
-
-impl Unrotated {
-    fn new(blocks: usize) -> Self {
-        let zero = vec![[0.0; LANES]; blocks];
-        Self { x: zero.clone(), y: zero.clone(), modulus: zero }
-    }
-
-    fn fill(&mut self, key: &[f32], w: &[Block], position: f32, scaling: f32) {
-        let freqs = key.len() / 2;
-        let (xs, ys) = key.split_at(freqs);
-        for (block, w) in w.iter().enumerate() {
-            let (x, y) = (padded(xs, block), padded(ys, block));
-            let (sin, cos) = trig::sin_cos(&w.map(|w| position * w));
-            // The model's tables carry the factor; they are divided by it again, as are the keys.
-            let plain = |value: f32| value * scaling / scaling;
-            for lane in 0..LANES {
-                let (c, s) = (plain(cos[lane]), plain(sin[lane]));
-                let (x, y) = (x[lane] / scaling, y[lane] / scaling);
-                let (back_x, back_y) = (x * c + y * s, y * c - x * s);
-                self.x[block][lane] = back_x;
-                self.y[block][lane] = back_y;
-                self.modulus[block][lane] = (back_x * back_x + back_y * back_y).sqrt();
-            }
-        }
-    }
-}
-
-fn padded(values: &[f32], block: usize) -> Block {
-    std::array::from_fn(|lane| values.get(block * LANES + lane).copied().unwrap_or(0.0))
-}
-
-fn blocks(values: &[f32]) -> Vec<Block> {
-    (0..values.len().div_ceil(LANES)).map(|block| padded(values, block)).collect()
-}
-
-fn moduli(form: Direct, keys: &Keys<'_>, xs: &[f32], ys: &[f32], out: &mut [f32]) {
-    for ((modulus, x), y) in out.iter_mut().zip(xs).zip(ys) {
-        *modulus = match form {
-            Direct::Native => (x * x + y * y).max(1e-8).sqrt(),
-            Direct::Triton => (x * x + y * y + 1e-8).sqrt(),
-            Direct::Torch => {
-                let sum = keys.round(keys.round(x * x) + keys.round(y * y));
-                keys.round(sum.sqrt())
-            }
-        };
-    }
-}
-
-/// s * Re and s * Im of mu * conj(z).
-fn products(head: &Head, xs: &[f32], ys: &[f32], along: &mut [f32], across: &mut [f32]) {
-    let stats = head.re.iter().zip(&head.im).zip(&head.scale);
-    let out = along.iter_mut().zip(across);
-    for ((((re, im), scale), (x, y)), (along, across)) in stats.zip(xs.iter().zip(ys)).zip(out) {
-        *along = (re * x + im * y) * scale;
-        *across = (im * x - re * y) * scale;
-    }
-}
-
-/// sum(a * b).
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0_f32; LANES];
-    let (a, a_rest) = a.as_chunks::<LANES>();
-    let (b, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a.iter().zip(b) {
-        for lane in 0..LANES {
-            lanes[lane] += a[lane] * b[lane];
-        }
-    }
-    for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
-        *lane += a * b;
-    }
-    fold(&lanes)
-}
-
-/// sum(a * cos - b * sin).
-fn turned_dot(a: &[f32], cos: &[f32], b: &[f32], sin: &[f32]) -> f32 {
-    let mut lanes = [0.0_f32; LANES];
-    let (a, a_rest) = a.as_chunks::<LANES>();
-    let (b, b_rest) = b.as_chunks::<LANES>();
-    let (cos, cos_rest) = cos.as_chunks::<LANES>();
-    let (sin, sin_rest) = sin.as_chunks::<LANES>();
-    for (((a, b), cos), sin) in a.iter().zip(b).zip(cos).zip(sin) {
-        for lane in 0..LANES {
-            lanes[lane] += a[lane] * cos[lane] - b[lane] * sin[lane];
-        }
-    }
-    let rest = a_rest.iter().zip(b_rest).zip(cos_rest).zip(sin_rest);
-    for (lane, (((a, b), cos), sin)) in lanes.iter_mut().zip(rest) {
-        *lane += a * cos - b * sin;
-    }
-    fold(&lanes)
-}
-
-fn fold(lanes: &Block) -> f32 {
-    let pairs: [f32; 4] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 4]);
-    (pairs[0] + pairs[2]) + (pairs[1] + pairs[3])
-}
-
-fn aggregate(how: Aggregation, values: impl ExactSizeIterator<Item = f32>) -> f32 {
-    let count = phase::widen(values.len());
-    match how {
-        Aggregation::Mean => values.sum::<f32>() / count,
-        // A NaN wins, so that it is seen later on.
-        Aggregation::Max => values.fold(f32::NEG_INFINITY, |best, value| {
-            if value > best || value.is_nan() { value } else { best }
-        }),
     }
 }
 
@@ -454,29 +286,6 @@ mod tests {
         assert_eq!(value(RuleSet::Hf, false).to_bits(), 0);
         assert_eq!(value(RuleSet::Sglang, true).to_bits(), 0);
         assert!((value(RuleSet::Sglang, false) - 7e-4).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_maximum_floor_leaves_larger_moduli_alone_and_the_added_one_does_not() {
-        let key = [1e-3, 0.0, 0.0, 0.0, 0.0, 0.0];
-        let head = head([1.0; 3], [1.0, 0.0, 0.0]);
-        let drop_trig = |spec: &mut PolicySpec| spec.disable_trig = Some(true);
-        let native = score(&rules(RuleSet::Trt, drop_trig), &head, &key, 128);
-        assert!((native - 1e-3).abs() < 1e-9);
-        let mut modulus = [0.0];
-        moduli(Direct::Triton, &Keys::F32(&key), &key[..1], &key[3..4], &mut modulus);
-        assert!((modulus[0] - 1.01e-6_f32.sqrt()).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_torch_scorer_rounds_moduli_to_the_cache_dtype() {
-        use half::bf16;
-        let (x, y) = (bf16::from_f32(1.117_187_5), bf16::from_f32(0.707_031_25));
-        let mut modulus = [0.0];
-        let row = [x, y];
-        moduli(Direct::Torch, &Keys::Bf16(&row), &[x.to_f32()], &[y.to_f32()], &mut modulus);
-        // 1.248 -> 1.25, 0.49989 -> 0.5, 1.75 -> 1.75, sqrt 1.32288 -> 1.3203125.
-        assert_eq!(modulus[0].to_bits(), 1.320_312_5_f32.to_bits());
     }
 
     #[test]

@@ -1,19 +1,15 @@
 //! The selector: score, normalise, reduce, choose.
 
-use std::time::Instant;
-
 use lockstep_traces::stats::QueryStats;
 use lockstep_traces::{Cause, RuleSet};
 
 use super::choose::{self, Plan};
 use super::fault::Faults;
-use super::reduce::{Layout, Reducer};
-use super::score::{Matrix, Scorer, Span};
-use super::stages::Grid;
+use super::job::Job;
+use super::reduce::Layout;
+use super::score::Scorer;
 use super::weights::{self, Head};
-use super::{
-    CacheView, Dims, KeepSet, NoiseGenerator, Rules, SelectError, Selection, StageSeconds, Stages,
-};
+use super::{CacheView, Dims, NoiseGenerator, Rules, SelectError, Selection, StageSeconds};
 use crate::RotaryTable;
 
 /// Positions and R + offset stay exact in f32 below this.
@@ -35,12 +31,12 @@ pub struct SelectInput<'a> {
 /// A rule set bound to a model and its statistics.
 #[derive(Debug, Clone)]
 pub struct Selector {
-    rules: Rules,
-    dims: Dims,
-    heads: Vec<Head>,
-    layout: Layout,
-    scorer: Scorer,
-    faults: Faults,
+    pub(super) rules: Rules,
+    pub(super) dims: Dims,
+    pub(super) heads: Vec<Head>,
+    pub(super) layout: Layout,
+    pub(super) scorer: Scorer,
+    pub(super) faults: Faults,
     frequencies_from: &'static str,
 }
 
@@ -137,143 +133,260 @@ impl Selector {
     }
 }
 
-fn count(rows: usize) -> u32 {
+pub(super) fn count(rows: usize) -> u32 {
     u32::try_from(rows).unwrap_or(u32::MAX)
 }
 
-/// One ranking under way.
-struct Job<'a> {
-    selector: &'a Selector,
-    input: &'a SelectInput<'a>,
-    first_row: usize,
-    count: usize,
-    guarded: Vec<bool>,
-}
+#[cfg(test)]
+mod tests {
+    use half::{bf16, f16};
+    use lockstep_traces::PolicySpec;
 
-impl Job<'_> {
-    fn run(
-        &self,
-        noise: Option<&mut NoiseGenerator>,
-        want_stages: bool,
-    ) -> Result<Selection, SelectError> {
-        let selector = self.selector;
-        let cache = self.input.cache;
-        let started = Instant::now();
-        let round_start = if selector.faults.round_start_is_rows() {
-            count(cache.rows)
-        } else {
-            self.input.round_start
+    use super::super::Keys;
+    use super::*;
+
+    const DIMS: Dims = Dims { layers: 2, kv_heads: 2, q_heads: 4, head_dim: 4 };
+    const ROWS: usize = 12;
+
+    /// Small values that f16 and bf16 hold exactly.
+    fn values(count: usize, mut state: u32) -> Vec<f32> {
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from(i8::try_from((state >> 24) % 128).unwrap_or(0) - 64) / 32.0
         };
-        // The planted row set of `hf` takes in the prefix, which is otherwise not scored.
-        let outside = if self.selector.faults.zscore_rows() { self.first_row } else { 0 };
-        let span = Span { first_row: self.first_row - outside, round_start: round_start as usize };
-        let mut raw = selector.scorer.score(&selector.heads, cache, span);
-        let scored = Instant::now();
-        let reducer = Reducer {
-            rules: &selector.rules,
-            dims: selector.dims,
-            layout: &selector.layout,
-            faults: selector.faults,
-            counted: self.counted(cache.rows - span.first_row),
-            dropped: outside,
-        };
-        let mut reduced = reducer.reduce(&raw, noise);
-        if want_stages {
-            raw.iter_mut().for_each(|row| drop(row.drain(..outside)));
-        }
-        self.check_numbers(&raw, &reduced.rankings)?;
-        self.guard(&mut reduced.rankings);
-        let reduced_at = Instant::now();
-        let keep = choose::keep(
-            &selector.rules,
-            &reduced.rankings,
-            self.first_row,
-            self.count,
-            selector.faults.higher_row_wins(),
-        );
-        let seconds = StageSeconds {
-            score: (scored - started).as_secs_f64(),
-            reduce: (reduced_at - scored).as_secs_f64(),
-            select: reduced_at.elapsed().as_secs_f64(),
-        };
-        let guards = self.guarded.iter().filter(|&&guarded| guarded).count();
-        let stages = want_stages.then(|| self.stages(&raw, &reduced));
-        Ok(self.answer(keep, guards, round_start, stages, seconds))
+        (0..count).map(|_| next()).collect()
     }
 
-    fn answer(
-        &self,
-        keep: KeepSet,
-        guards: usize,
-        round_start: u32,
-        stages: Option<Stages>,
-        seconds: StageSeconds,
-    ) -> Selection {
-        let protected = self.first_row + guards;
-        Selection {
-            keep,
-            protected: count(protected),
-            candidates: count(self.input.cache.rows - protected),
-            round_start: Some(round_start),
-            stages,
-            seconds,
+    fn stats() -> QueryStats {
+        let size = 2 * 4 * 2;
+        QueryStats {
+            layers: vec![0, 1],
+            heads: vec![0, 1, 2, 3],
+            freqs: 2,
+            q_mean_real: values(size, 1),
+            q_mean_imag: values(size, 2),
+            q_abs_mean: vec![4.0; size],
+            sampled: (0..2).flat_map(|layer| (0..4).map(move |head| (layer, head))).collect(),
+            ..QueryStats::default()
         }
     }
 
-    fn stages(&self, raw: &Matrix, reduced: &super::reduce::Reduced) -> Stages {
-        let selector = self.selector;
-        let grid = Grid {
-            rules: &selector.rules,
-            dims: selector.dims,
-            heads: &selector.heads,
-            layout: &selector.layout,
-        };
-        grid.stages(raw, reduced, self.first_row)
+    fn rotary() -> RotaryTable {
+        RotaryTable { inv_freq: vec![1.0, 0.01], attention_scaling: 1.0 }
     }
 
-    /// Columns that count towards mean and deviation: all, or under the planted fault the unprotected ones (and for `hf`, which
-    /// has no guarded column, the prefix besides).
-    fn counted(&self, columns: usize) -> Vec<bool> {
-        if self.selector.faults.zscore_rows() && self.guarded.len() == columns {
-            self.guarded.iter().map(|guarded| !guarded).collect()
-        } else {
-            vec![true; columns]
+    fn selector(rule_set: RuleSet, plant: Option<Cause>) -> Result<Selector, SelectError> {
+        let spec = PolicySpec {
+            rule_set: Some(rule_set),
+            kv_budget: Some(6),
+            recent_window: matches!(rule_set, RuleSet::Trt | RuleSet::Vllm).then_some(2),
+            ..PolicySpec::default()
+        };
+        Selector::new(Rules::resolve(&spec)?, &stats(), &rotary(), DIMS, plant)
+    }
+
+    fn select(selector: &Selector, keys: Vec<Keys<'_>>) -> Result<Selection, SelectError> {
+        let positions: Vec<u32> = (0..12).collect();
+        let cache = CacheView { rows: ROWS, keys, positions: vec![&positions; 2] };
+        let input = SelectInput { cache: &cache, round_start: 20, prompt_len: 2, keep: 6 };
+        let mut noise = selector.noise();
+        Ok(selector.select(&input, noise.as_mut(), true)?.unwrap())
+    }
+
+    fn keys() -> Vec<f32> {
+        values(DIMS.layers * DIMS.kv_heads * ROWS * DIMS.head_dim, 3)
+    }
+
+    fn as_f32(keys: &[f32]) -> Vec<Keys<'_>> {
+        keys.chunks(ROWS * DIMS.head_dim).map(Keys::F32).collect()
+    }
+
+    #[test]
+    fn half_precision_caches_are_read_as_what_they_hold() {
+        let wide = keys();
+        let half: Vec<f16> = wide.iter().map(|&value| f16::from_f32(value)).collect();
+        let brain: Vec<bf16> = wide.iter().map(|&value| bf16::from_f32(value)).collect();
+        let size = ROWS * DIMS.head_dim;
+        for rule_set in [RuleSet::Trt, RuleSet::Hf, RuleSet::Vllm, RuleSet::Sglang] {
+            let selector = selector(rule_set, None).unwrap();
+            let one = select(&selector, as_f32(&wide)).unwrap();
+            let two = select(&selector, half.chunks(size).map(Keys::F16).collect()).unwrap();
+            let three = select(&selector, brain.chunks(size).map(Keys::Bf16).collect()).unwrap();
+            assert_eq!(one.stages, two.stages);
+            assert_eq!(one.stages, three.stages);
+            assert_eq!((one.keep.len(), &one.keep), (6, &two.keep));
         }
     }
 
-    fn guard(&self, rankings: &mut super::reduce::Rankings) {
-        let newest_lost = self.selector.faults.newest_row_lost();
-        for scores in rankings.lists_mut() {
-            for (score, &guarded) in scores.iter_mut().zip(&self.guarded) {
-                if guarded {
-                    *score = f32::INFINITY;
-                }
+    #[test]
+    fn stages_have_the_names_and_shapes_of_a_dump() {
+        let wide = keys();
+        for (rule_set, columns, offset) in
+            [(RuleSet::Trt, 12, "0"), (RuleSet::Hf, 10, "2"), (RuleSet::Sglang, 12, "0")]
+        {
+            let selection = select(&selector(rule_set, None).unwrap(), as_f32(&wide)).unwrap();
+            let stages = selection.stages.unwrap();
+            let tensors = stages.tensors();
+            let shapes: Vec<(&str, &[usize])> =
+                tensors.iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])).collect();
+            let z = if rule_set == RuleSet::Sglang { [2, 2, columns] } else { [2, 4, columns] };
+            assert_eq!(
+                shapes,
+                [
+                    ("scores.raw", &[2, 4, columns][..]),
+                    ("scores.z", &z),
+                    ("scores.group", &[2, 2, columns]),
+                    ("scores.final", &[2, columns]),
+                ]
+            );
+            assert_eq!(stages.metadata()["score_row_offset"], offset);
+            assert_eq!(stages.metadata()["score_heads"], "0,1,2,3");
+            assert_eq!(selection.round_start, Some(20));
+        }
+    }
+
+    #[test]
+    fn protected_rows_are_counted_and_guarded_with_infinity() {
+        let wide = keys();
+        let selection = select(&selector(RuleSet::Trt, None).unwrap(), as_f32(&wide)).unwrap();
+        assert_eq!((selection.protected, selection.candidates), (4, 8));
+        let stages = selection.stages.unwrap();
+        for scores in stages.last.values.chunks(ROWS) {
+            let guarded: Vec<usize> = (0..ROWS).filter(|&row| scores[row].is_infinite()).collect();
+            assert_eq!(guarded, [0, 1, 10, 11]);
+        }
+        for head in 0..2 {
+            let kept = selection.keep.rows(0, head);
+            assert!([0, 1, 10, 11].iter().all(|row| kept.contains(row)));
+            assert!(kept.windows(2).all(|pair| pair[0] < pair[1]));
+        }
+    }
+
+    #[test]
+    fn the_rows_kept_are_those_with_the_largest_final_scores() {
+        let wide = keys();
+        for rule_set in [RuleSet::Trt, RuleSet::Hf, RuleSet::Vllm, RuleSet::Sglang] {
+            let selection = select(&selector(rule_set, None).unwrap(), as_f32(&wide)).unwrap();
+            let stages = selection.stages.unwrap();
+            let columns = stages.last.shape[1];
+            for (head, scores) in stages.last.values.chunks(columns).enumerate() {
+                let kept = selection.keep.rows(0, head);
+                let score = |row: usize| scores[row - stages.row_offset];
+                let worst = kept
+                    .iter()
+                    .map(|&row| row as usize)
+                    .filter(|&row| row >= stages.row_offset)
+                    .map(score)
+                    .fold(f32::INFINITY, f32::min);
+                let dropped =
+                    (stages.row_offset..ROWS).filter(|&row| !kept.contains(&(row as u32)));
+                assert!(dropped.map(score).all(|score| score <= worst));
             }
-            if newest_lost && let Some(newest) = scores.last_mut() {
-                *newest = f32::NEG_INFINITY;
-            }
         }
     }
 
-    fn check_numbers(
-        &self,
-        raw: &Matrix,
-        rankings: &super::reduce::Rankings,
-    ) -> Result<(), SelectError> {
-        if !rankings.lists().into_iter().flatten().any(|score| score.is_nan()) {
-            return Ok(());
+    #[test]
+    fn a_key_that_is_no_number_is_located_and_never_ranked() {
+        let mut wide = keys();
+        // Layer 1, KV head 0, row 7.
+        wide[(2 * ROWS + 7) * DIMS.head_dim] = f32::NAN;
+        for rule_set in [RuleSet::Trt, RuleSet::Hf, RuleSet::Vllm, RuleSet::Sglang] {
+            let error = select(&selector(rule_set, None).unwrap(), as_f32(&wide)).unwrap_err();
+            let SelectError::NotANumber { layer, head, row } = error else { panic!("{error}") };
+            assert_eq!((layer, head, row), (1, 0, 7));
         }
-        let columns = self.guarded.len();
-        for (head, row) in self.selector.heads.iter().zip(raw) {
-            let skipped = row.len() - columns;
-            if let Some(column) = row[skipped..].iter().position(|score| !score.is_finite()) {
-                return Err(SelectError::NotANumber {
-                    layer: count(head.layer),
-                    head: count(head.head),
-                    row: self.first_row + column,
-                });
+    }
+
+    #[test]
+    fn a_round_start_from_the_row_count_is_what_the_answer_reports() {
+        let wide = keys();
+        let clean = select(&selector(RuleSet::Trt, None).unwrap(), as_f32(&wide)).unwrap();
+        let planted = selector(RuleSet::Trt, Some(Cause::RoundStartRows)).unwrap();
+        let planted = select(&planted, as_f32(&wide)).unwrap();
+        assert_eq!(planted.round_start, Some(12));
+        assert_ne!(clean.stages.unwrap().raw, planted.stages.unwrap().raw);
+    }
+
+    #[test]
+    fn the_lost_window_row_is_dropped_by_every_head() {
+        let wide = keys();
+        let planted = selector(RuleSet::Trt, Some(Cause::WindowRowLost)).unwrap();
+        let selection = select(&planted, as_f32(&wide)).unwrap();
+        for head in 0..2 {
+            let kept = selection.keep.rows(0, head);
+            assert_eq!((kept.len(), kept.contains(&10), kept.contains(&11)), (6, true, false));
+        }
+    }
+
+    #[test]
+    fn each_other_fault_changes_its_own_stage_and_none_before_it() {
+        let wide = keys();
+        for rule_set in [RuleSet::Trt, RuleSet::Hf] {
+            let stages = |plant| {
+                let selector = selector(rule_set, plant).unwrap();
+                select(&selector, as_f32(&wide)).unwrap().stages.unwrap()
+            };
+            let clean = stages(None);
+            for cause in [Cause::ZscoreRows, Cause::ZscorePopulation] {
+                let planted = stages(Some(cause));
+                assert_eq!(clean.raw, planted.raw, "{cause:?}");
+                assert_ne!(clean.z, planted.z, "{cause:?}");
             }
+            let planted = stages(Some(Cause::LayerMax));
+            assert_eq!((&clean.z, &clean.group), (&planted.z, &planted.group));
+            assert_ne!(clean.last, planted.last);
         }
-        Err(SelectError::Input("scores overflow f32 while they are normalised".to_owned()))
+    }
+
+    #[test]
+    fn faults_that_cannot_show_and_statistics_that_do_not_fit_are_refused() {
+        let error = selector(RuleSet::Hf, Some(Cause::WindowRowLost)).unwrap_err();
+        assert!(matches!(error, SelectError::Plant { slug: "window-row-lost", .. }), "{error}");
+        let error = selector(RuleSet::Sglang, Some(Cause::ZscoreRows)).unwrap_err();
+        assert!(matches!(error, SelectError::Plant { .. }), "{error}");
+        let rules = || Rules::resolve(&PolicySpec::default()).unwrap();
+        let wide = Dims { head_dim: 8, ..DIMS };
+        let error = Selector::new(rules(), &stats(), &rotary(), wide, None).unwrap_err();
+        assert!(error.to_string().contains("needs 4"), "{error}");
+        let outside = QueryStats { sampled: vec![(0, 4)], ..stats() };
+        let error = Selector::new(rules(), &outside, &rotary(), DIMS, None).unwrap_err();
+        assert!(error.to_string().contains("layer 0, head 4"), "{error}");
+        let mut interleaved = stats();
+        interleaved.metadata.insert("rope_style".to_owned(), "interleaved".into());
+        let error = Selector::new(rules(), &interleaved, &rotary(), DIMS, None).unwrap_err();
+        assert!(error.to_string().contains("interleaved"), "{error}");
+    }
+
+    #[test]
+    fn vllm_needs_every_head_and_borrows_layers_that_are_missing() {
+        let spec = PolicySpec { rule_set: Some(RuleSet::Vllm), ..PolicySpec::default() };
+        let rules = || Rules::resolve(&spec).unwrap();
+        let mut sparse = stats();
+        sparse.sampled.pop();
+        let error = Selector::new(rules(), &sparse, &rotary(), DIMS, None).unwrap_err();
+        assert!(error.to_string().contains("layer 1 has 3 sampled heads"), "{error}");
+        let one_layer = QueryStats {
+            layers: vec![1],
+            q_mean_real: values(8, 1),
+            q_mean_imag: values(8, 2),
+            q_abs_mean: vec![4.0; 8],
+            sampled: (0..4).map(|head| (1, head)).collect(),
+            ..stats()
+        };
+        let selector = Selector::new(rules(), &one_layer, &rotary(), DIMS, None).unwrap();
+        assert_eq!(selector.heads.len(), 8);
+        assert_eq!(selector.heads[0].re, selector.heads[4].re);
+    }
+
+    #[test]
+    fn a_view_whose_parts_disagree_is_refused() {
+        let selector = selector(RuleSet::Trt, None).unwrap();
+        let wide = keys();
+        let mut short = as_f32(&wide);
+        short[3] = Keys::F32(&wide[..4]);
+        let error = select(&selector, short).unwrap_err();
+        assert!(error.to_string().contains("a head holds 4 key elements"), "{error}");
+        let error = select(&selector, as_f32(&wide)[..3].to_vec()).unwrap_err();
+        assert!(error.to_string().contains("keys of 3 heads"), "{error}");
     }
 }
