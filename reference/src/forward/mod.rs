@@ -16,5 +16,6 @@ mod watch;
 pub use cache::{Cache, CacheRows};
 pub use keep::KeepSets;
 pub use model::{Chunk, Fed, Logits, Model};
+pub use ops::gemm_flops;
 pub use precision::{Precision, Rounding};
 pub use watch::{Stage, Watch};

@@ -376,6 +376,29 @@ pub(super) fn linear(
     }
 }
 
+/// Floating-point operations a second of one f32 product `[rows, inner] x [cols, inner]^T`, the best of `tries`: what this
+/// machine's matmul gives without anything around it.
+///
+/// # Errors
+/// Memory.
+pub fn gemm_flops(
+    [rows, inner, cols]: [usize; 3],
+    tries: usize,
+) -> std::result::Result<f64, crate::ReferenceError> {
+    let filled = |rows: usize| {
+        let values = (0..rows * inner).map(|index| ((index % 17) as f32 - 8.0) / 8.0).collect();
+        Tensor::from_vec::<_, f32>(values, (rows, inner), &candle_core::Device::Cpu)
+    };
+    let (x, weight) = (filled(rows)?, filled(cols)?);
+    let mut best = f64::INFINITY;
+    for _ in 0..tries.max(1) {
+        let started = std::time::Instant::now();
+        linear(&x, &weight, None, Rounding::None)?;
+        best = best.min(started.elapsed().as_secs_f64());
+    }
+    Ok(2.0 * rows as f64 * inner as f64 * cols as f64 / best)
+}
+
 /// Sum of two tensors, rounded.
 pub(super) fn add(left: &Tensor, right: &Tensor, rounding: Rounding) -> Result<Tensor> {
     rounded((left + right)?, rounding)

@@ -8,12 +8,15 @@ use lockstep_testkit::{golden, gunzip, ledger};
 use lockstep_traces::manifest::Producer;
 use lockstep_traces::store::{DumpFile, RunReader, RunWriter};
 use lockstep_traces::{
-    Cause, Choice, Dump, DumpId, EventRow, FinishReason, Manifest, MemorySink, Phase, PolicyKind,
-    PolicySpec, RecordPlan, RuleSet, SampleRow, StepRow, Tensor, TraceSink, Verdict,
+    Cause, Choice, DType, Dump, DumpId, EventRow, FinishReason, Manifest, MemorySink, Phase,
+    PolicyKind, PolicySpec, RecordPlan, RuleSet, SampleRow, StepRow, Tensor, TraceSink, Verdict,
 };
 use tempfile::TempDir;
 
-use super::{Claim, ForwardOptions, Policy, Replayed, describe, forward, self_check};
+use super::{
+    Claim, ForwardOptions, LocalizeOptions, Policy, Replayed, describe, forward, localize,
+    self_check,
+};
 use crate::ReplayError;
 
 #[derive(Debug, serde::Deserialize)]
@@ -314,8 +317,8 @@ fn the_reference_selects_what_upstream_selected() {
         ..PolicySpec::default()
     };
     let policy = Policy::Own { spec: Box::new(spec), stats: Box::new(stats) };
-    let mut sink = MemorySink::default();
-    sink.plan = RecordPlan { scores: Choice::All, top_k: 8, ..RecordPlan::default() };
+    let plan = RecordPlan { scores: Choice::All, top_k: 8, ..RecordPlan::default() };
+    let mut sink = MemorySink { plan, ..MemorySink::default() };
     let options = ForwardOptions { policy, ..ForwardOptions::default() };
     forward(&run, &ledger(), &options, &mut sink, &mut |_| ControlFlow::Continue(())).unwrap();
     let (flips, worst) = compare(&rows(name), &sink.steps);
@@ -388,4 +391,97 @@ fn engine_mistakes_and_unknown_samples_are_refused() {
     let options =
         ForwardOptions { samples: Some(vec!["nobody".to_owned()]), ..ForwardOptions::default() };
     assert!(replay(&run, &options).unwrap_err().to_string().contains("nobody"));
+}
+
+/// A dense golden run with the hidden states that transformers had at eight positions.
+fn with_hidden() -> (TempDir, RunReader) {
+    let name = "dense/ledger_05.fp32";
+    let task = lockstep_testkit::task("ledger_05");
+    let dir = tempfile::tempdir().unwrap();
+    let mut manifest = Manifest::new(Producer::default(), "golden");
+    manifest.dtype = Some(DType::F32);
+    let mut writer = RunWriter::create(dir.path(), manifest, RecordPlan::default()).unwrap();
+    for row in &rows(name) {
+        writer.step(step("ledger_05", row, task.prompt_ids.len())).unwrap();
+    }
+    let path = golden().join("traces").join(format!("{name}.hidden.safetensors"));
+    let file = DumpFile::open(&path).unwrap();
+    let positions = file.get("positions").unwrap().to_i32().unwrap();
+    for (place, position) in positions.iter().enumerate() {
+        let tensors = file
+            .names()
+            .filter(|name| *name != "positions")
+            .map(|name| {
+                let view = file.get(name).unwrap();
+                let width = view.shape[1];
+                let values = &view.to_f32().unwrap()[place * width..(place + 1) * width];
+                Tensor::from_f32(hidden_name(name), vec![width], values)
+            })
+            .collect();
+        let position = u32::try_from(*position).unwrap();
+        let id = DumpId::Step { sample_id: "ledger_05".to_owned(), position };
+        writer.dump(Dump { id, metadata: BTreeMap::new(), tensors }).unwrap();
+    }
+    writer.sample(sample("ledger_05", task.prompt_ids, Vec::new())).unwrap();
+    writer.finish().unwrap();
+    let run = RunReader::open(dir.path()).unwrap();
+    (dir, run)
+}
+
+fn hidden_name(name: &str) -> String {
+    match name.strip_prefix("layer").and_then(|rest| rest.split_once('.')) {
+        Some((layer, stage)) => format!("hidden.layer{:02}.{stage}", layer.parse::<u32>().unwrap()),
+        None => format!("hidden.{name}"),
+    }
+}
+
+#[test]
+fn transformers_hidden_states_are_within_the_noise_of_the_control() {
+    let (_dir, run) = with_hidden();
+    let report = localize(&run, &ledger(), &LocalizeOptions::default()).unwrap();
+    assert_eq!(report.verdict, Verdict::WithinNoise, "{:#?}", report.findings);
+    assert_eq!(report.compared, 8 * (2 + 4 * 8));
+    let worst = report.detail["worst_by_stage"].as_object().unwrap();
+    for (stage, worst) in worst {
+        let (error, control) =
+            (worst["error"].as_f64().unwrap(), worst["control_error"].as_f64().unwrap());
+        println!(
+            "{stage}: error {error:e} control {control:e} ratio {} at {}/{}",
+            error / control,
+            worst["position"],
+            worst["layer"]
+        );
+        // The limit is 8; two sound f32 programs stay far below it.
+        assert!(error <= 3.0 * control.max(2f64.powi(-24)), "{stage}: {worst}");
+    }
+}
+
+#[test]
+fn a_narrow_replay_is_within_the_noise_of_a_narrow_control() {
+    let (_dir, run) = run("compressed/ledger_05.a", WHOLE);
+    let hidden = Choice::These(vec![0, 100, 340, 345]);
+    let plan = RecordPlan {
+        hidden,
+        hidden_layers: Choice::All,
+        scores: Choice::All,
+        top_k: 8,
+        ..RecordPlan::default()
+    };
+    for (precision, claimed, verdict) in [
+        (Precision::Bf16, DType::Bf16, Verdict::WithinNoise),
+        (Precision::Bf16, DType::F32, Verdict::Diverged),
+    ] {
+        let options = ForwardOptions { precision, ..recorded() };
+        let out = tempfile::tempdir().unwrap();
+        let mut manifest = describe(&run, &ledger(), &options).unwrap();
+        manifest.dtype = Some(claimed);
+        let mut writer = RunWriter::create(out.path(), manifest, plan.clone()).unwrap();
+        forward(&run, &ledger(), &options, &mut writer, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
+        writer.finish().unwrap();
+        let written = RunReader::open(out.path()).unwrap();
+        let report = localize(&written, &ledger(), &LocalizeOptions::default()).unwrap();
+        assert_eq!(report.verdict, verdict, "{:#?}", report.findings);
+        assert_eq!(report.compared, 4 * (2 + 4 * 13));
+    }
 }

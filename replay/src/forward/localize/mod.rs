@@ -1,1 +1,231 @@
-//! Localize.
+//! Where does a recorded run first depart from the reference, and what does the departure look like?
+//!
+//! Recorded hidden stages are compared with the reference's in order of computation. The first one whose error exceeds
+//! what a control in the run's own dtype shows is then re-executed from its recorded inputs under known mistakes; the one
+//! that reproduces the recorded values names the cause.
+
+mod attention;
+mod caches;
+mod compare;
+mod norm;
+mod observed;
+mod order;
+mod passes;
+mod rotary;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use lockstep_reference::forward::{Model, Precision};
+use lockstep_traces::store::RunReader;
+use lockstep_traces::{CheckKind, CheckReport, Evidence, Finding, Location, Verdict};
+use serde_json::{Value, json};
+
+use self::compare::{Comparison, Departure};
+use self::observed::Observed;
+use self::order::Slot;
+use super::recording::Recording;
+use super::self_check::figure;
+use crate::ReplayError;
+
+/// What to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalizeOptions {
+    /// Sample; `None`: the first one with recorded hidden states.
+    pub sample: Option<String>,
+    /// Positions among those recorded; `None`: all of them.
+    pub positions: Option<Vec<u32>>,
+    /// Rows fed at once.
+    pub chunk: usize,
+}
+
+impl Default for LocalizeOptions {
+    fn default() -> Self {
+        Self { sample: None, positions: None, chunk: 512 }
+    }
+}
+
+/// Everything a hypothesis may look at.
+struct Scene<'a> {
+    run: &'a RunReader,
+    recording: &'a Recording,
+    observed: &'a [Observed],
+    /// The truth: the reference in f64.
+    model: &'a Model,
+    departure: &'a Departure,
+    chunk: usize,
+}
+
+impl Scene<'_> {
+    fn row(&self) -> Option<&Observed> {
+        self.observed.iter().find(|row| row.position == self.departure.position)
+    }
+
+    /// Would values this far from the recorded ones pass for the same computation?
+    fn explains(&self, error: f64) -> bool {
+        error <= self.departure.tolerance
+    }
+}
+
+/// What a hypothesis found.
+struct Named {
+    cause: Option<lockstep_traces::Cause>,
+    title: String,
+    evidence: Vec<Evidence>,
+    /// Narrower than the stage, where known.
+    head: Option<u32>,
+    row: Option<u32>,
+}
+
+/// Compares the recorded hidden states of one sample with the reference and names the first departure.
+///
+/// Units are stages (one vector each). Where nothing was recorded the verdict is `incomparable`.
+///
+/// # Errors
+/// Unreadable recordings or model, missing keep-sets, a stage of another length than the model's.
+pub fn localize(
+    run: &RunReader,
+    model_dir: &Path,
+    options: &LocalizeOptions,
+) -> Result<CheckReport, ReplayError> {
+    let Some(sample) = observed::sample(run, options)? else {
+        return Ok(nothing("no hidden states are recorded; record some with a plan for `hidden`"));
+    };
+    let recording = Recording::read(run, &sample)?;
+    let truth = Model::load(model_dir, Precision::F64)?;
+    let observed = observed::read(run, &sample, options, truth.hyper())?;
+    if observed.is_empty() {
+        return Ok(nothing("none of the positions asked for has recorded hidden states"));
+    }
+    let mut limits = Vec::new();
+    let dtype = run.manifest().dtype.and_then(Precision::of).unwrap_or_else(|| {
+        limits.push("the run does not state its dtype; the control is f32".to_owned());
+        Precision::F32
+    });
+    let control = Model::load(model_dir, dtype)?;
+    let comparison =
+        compare::compare(run, &recording, &observed, [&truth, &control], options.chunk)?;
+    let mut caches = caches::check(run, &recording, &truth)?;
+    limits.append(&mut caches.limits);
+    let mut findings = Vec::new();
+    if let Some(departure) = &comparison.first {
+        let scene = Scene {
+            run,
+            recording: &recording,
+            observed: &observed,
+            model: &truth,
+            departure,
+            chunk: options.chunk,
+        };
+        findings.push(finding(&scene)?);
+    }
+    // A gather that is wrong comes before the first row that reads it.
+    let gather_first = caches.findings.first().is_some_and(|found| {
+        let at = found.location.position.unwrap_or(0);
+        comparison.first.as_ref().is_none_or(|departure| at < departure.position)
+    });
+    if gather_first {
+        findings.splice(0..0, caches.findings);
+    } else {
+        findings.extend(caches.findings);
+    }
+    Ok(report(&recording, dtype, &comparison, caches.compared, findings, limits))
+}
+
+fn report(
+    recording: &Recording,
+    dtype: Precision,
+    comparison: &Comparison,
+    cache_rows: u64,
+    findings: Vec<Finding>,
+    mut limits: Vec<String>,
+) -> CheckReport {
+    if comparison.compared == 0 {
+        return nothing("no recorded stage has a counterpart in the reference");
+    }
+    let positions: Vec<u32> = comparison.positions.clone();
+    limits.push(format!(
+        "{} of {} rows were looked at; what happens in others shows only through the cache",
+        positions.len(),
+        recording.rows.len()
+    ));
+    CheckReport {
+        kind: CheckKind::Forward,
+        verdict: if findings.is_empty() { Verdict::WithinNoise } else { Verdict::Diverged },
+        compared: comparison.compared,
+        different: comparison.different,
+        skipped: comparison.skipped,
+        unit: "stage".to_owned(),
+        findings,
+        limits,
+        detail: json!({
+            "check": "localize",
+            "sample_id": recording.sample_id,
+            "positions": positions,
+            "control_dtype": dtype.dtype().name(),
+            "ratio_limit": compare::RATIO,
+            "worst_by_stage": comparison.worst(),
+            "gathered_rows_compared": cache_rows,
+        }),
+    }
+}
+
+fn nothing(why: &str) -> CheckReport {
+    CheckReport {
+        kind: CheckKind::Forward,
+        verdict: Verdict::Incomparable { why: why.to_owned() },
+        compared: 0,
+        different: 0,
+        skipped: 0,
+        unit: "stage".to_owned(),
+        findings: Vec::new(),
+        limits: Vec::new(),
+        detail: Value::Null,
+    }
+}
+
+/// Names the first departure.
+fn finding(scene: &Scene<'_>) -> Result<Finding, ReplayError> {
+    let departure = scene.departure;
+    let slot = departure.slot;
+    let named = match slot.name {
+        "input_norm" | "post_norm" | "final_norm" | "q_norm" | "k_norm" => norm::name(scene)?,
+        "q_rope" | "k_rope" => rotary::name(scene)?,
+        "attn_heads" => attention::name(scene)?,
+        _ => None,
+    };
+    let mut evidence = vec![
+        figure("error", departure.error),
+        figure("control_error", departure.control),
+        figure("ratio", departure.error / departure.control),
+        figure("tolerance", departure.tolerance),
+    ];
+    let location = Location {
+        sample_id: Some(scene.recording.sample_id.clone()),
+        position: Some(departure.position),
+        layer: slot.layer.and_then(|layer| u32::try_from(layer).ok()),
+        head: named.as_ref().and_then(|named| named.head),
+        row: named.as_ref().and_then(|named| named.row),
+        stage: Some(slot.name.to_owned()),
+        ..Location::default()
+    };
+    let (cause, title) = match named {
+        Some(named) => {
+            evidence.extend(named.evidence);
+            (named.cause, named.title)
+        }
+        None => (None, unnamed(slot)),
+    };
+    Ok(Finding { cause, title, location, evidence })
+}
+
+fn unnamed(slot: Slot) -> String {
+    match slot.layer {
+        Some(layer) => format!(
+            "layer {layer} {} departs from the reference and no known mistake reproduces it",
+            slot.name
+        ),
+        None => format!("{} departs from the reference", slot.name),
+    }
+}

@@ -143,7 +143,9 @@ pub fn self_check(
             dtype = dtype::check(&recording, rows, end, model_dir, claim, &mut tally)?;
         }
         _ => {
-            tally.limits.push("arithmetic not judged: rows are not where they should be".to_owned())
+            tally
+                .limits
+                .push("arithmetic not judged: rows are not where they should be".to_owned());
         }
     }
     let verdict = if !tally.findings.is_empty() {

@@ -1,0 +1,151 @@
+//! Every mistake of an engine, recorded by a plain engine of these tests, must be found and named; a sound recording must
+//! not.
+
+mod engine;
+
+use std::path::PathBuf;
+
+use lockstep_testkit::data;
+use lockstep_traces::manifest::Producer;
+use lockstep_traces::store::{RunReader, RunWriter};
+use lockstep_traces::{Cause, CheckReport, DType, Manifest, RecordPlan, TraceSink, Verdict};
+use tempfile::TempDir;
+
+use self::engine::{Engine, Event, Fault, Script, record};
+use super::{LocalizeOptions, localize};
+
+const HIDDEN: [usize; 6] = [0, 9, 25, 31, 37, 44];
+
+/// Qwen3, two layers, four heads over two KV heads, base 1e6.
+fn tiny() -> PathBuf {
+    data().join("models").join("qwen3_theta_sharded")
+}
+
+fn ids() -> Vec<u32> {
+    (0..48u32).map(|i| (i * 37 + 11) % 96).collect()
+}
+
+/// Rows of which each head drops others; the second compaction works on the first one's rows.
+fn events() -> Vec<Event> {
+    let keep = |rows: usize, drop: [usize; 2]| {
+        drop.iter()
+            .map(|every| (0..rows).filter(|row| row % every != 3).take(22).collect::<Vec<_>>())
+            .collect()
+    };
+    vec![Event { n: 30, keep: keep(30, [5, 4]) }, Event { n: 40, keep: keep(32, [4, 5]) }]
+}
+
+fn recorded(fault: Option<Fault>, caches: bool, hidden: &[usize]) -> (TempDir, RunReader) {
+    let ids = ids();
+    let events = events();
+    let script = Script { ids: &ids, prompt: 20, events: &events, hidden, caches };
+    let sink = record(&mut Engine::new(&tiny(), fault), &script);
+    let dir = tempfile::tempdir().unwrap();
+    let mut manifest = Manifest::new(Producer::default(), "test");
+    manifest.dtype = Some(DType::F32);
+    let mut writer = RunWriter::create(dir.path(), manifest, RecordPlan::default()).unwrap();
+    sink.steps.into_iter().for_each(|row| writer.step(row).unwrap());
+    sink.events.into_iter().for_each(|row| writer.event(row).unwrap());
+    sink.dumps.into_iter().for_each(|dump| writer.dump(dump).unwrap());
+    sink.samples.into_iter().for_each(|row| writer.sample(row).unwrap());
+    writer.finish().unwrap();
+    let run = RunReader::open(dir.path()).unwrap();
+    (dir, run)
+}
+
+fn located(fault: Option<Fault>, caches: bool) -> CheckReport {
+    let (_dir, run) = recorded(fault, caches, &HIDDEN);
+    localize(&run, &tiny(), &LocalizeOptions::default()).unwrap()
+}
+
+#[test]
+fn a_sound_recording_has_no_findings() {
+    let report = located(None, true);
+    assert_eq!(report.verdict, Verdict::WithinNoise, "{:#?}", report.findings);
+    assert_eq!(report.compared, 6 * (1 + 2 * 13));
+    assert_eq!((report.different, report.skipped), (0, 0));
+    assert!(report.detail["gathered_rows_compared"].as_u64() > Some(0));
+}
+
+#[test]
+fn each_mistake_is_found_at_its_stage_and_named() {
+    let table = [
+        (Fault::Base(10_000.0), Cause::RotaryBase, 9, "q_rope"),
+        (Fault::NormSkipped, Cause::QkNormSkipped, 0, "q_norm"),
+        (Fault::Epsilon(1e-5), Cause::NormEpsilon, 0, "input_norm"),
+        (Fault::SelfUnseen, Cause::CausalMask, 9, "attn_heads"),
+        (Fault::NextSeen, Cause::CausalMask, 0, "attn_heads"),
+        (Fault::Tiled, Cause::GqaTile, 0, "attn_heads"),
+        (Fault::Physical, Cause::PhysicalPositions, 31, "q_rope"),
+        (Fault::ValueLeft, Cause::ValueNotGathered, 31, "attn_heads"),
+        (Fault::Stale, Cause::StaleRow, 31, "attn_heads"),
+    ];
+    for (fault, cause, position, stage) in table {
+        let report = located(Some(fault), false);
+        assert_eq!(report.verdict, Verdict::Diverged, "{fault:?}");
+        let finding = &report.findings[0];
+        let at = &finding.location;
+        assert_eq!(finding.cause, Some(cause), "{fault:?}: {finding:#?}");
+        assert_eq!((at.position, at.layer), (Some(position), Some(0)), "{fault:?}");
+        assert_eq!(at.stage.as_deref(), Some(stage), "{fault:?}");
+    }
+}
+
+#[test]
+fn estimates_are_close_to_what_was_planted() {
+    let figure = |fault, name: &str| {
+        let report = located(Some(fault), false);
+        let evidence = &report.findings[0].evidence;
+        evidence.iter().find(|e| e.name == name).unwrap().value.as_f64().unwrap()
+    };
+    let theta = figure(Fault::Base(10_000.0), "theta_estimated");
+    assert!((theta / 10_000.0 - 1.0).abs() < 1e-4, "{theta}");
+    let eps = figure(Fault::Epsilon(1e-5), "epsilon_estimated");
+    assert!((eps / 1e-5 - 1.0).abs() < 0.05, "{eps}");
+    let index = figure(Fault::Physical, "index_estimated");
+    assert!((index - 23.0).abs() < 0.5, "row 31 stands behind 22 kept rows and one more: {index}");
+}
+
+#[test]
+fn a_stale_row_is_located_to_head_and_row() {
+    let report = located(Some(Fault::Stale), false);
+    let at = &report.findings[0].location;
+    assert_eq!((at.head, at.row), (Some(1), Some(20)));
+}
+
+#[test]
+fn dumped_caches_show_a_wrong_gather_before_any_row_reads_it() {
+    for (fault, cause, stage) in [
+        (Fault::ValueLeft, Cause::ValueNotGathered, "gather.v"),
+        (Fault::Stale, Cause::StaleRow, "gather.k"),
+    ] {
+        let report = located(Some(fault), true);
+        let finding = &report.findings[0];
+        assert_eq!(finding.cause, Some(cause), "{finding:#?}");
+        assert_eq!(finding.location.stage.as_deref(), Some(stage));
+        assert_eq!((finding.location.ordinal, finding.location.position), (Some(1), Some(29)));
+    }
+}
+
+#[test]
+fn a_mistake_before_the_first_compaction_is_invisible_where_it_cannot_be() {
+    let (_dir, run) = recorded(Some(Fault::Physical), false, &[0, 9, 25]);
+    let report = localize(&run, &tiny(), &LocalizeOptions::default()).unwrap();
+    assert_eq!(report.verdict, Verdict::WithinNoise);
+    assert!(
+        report.limits.iter().any(|limit| limit.contains("3 of 48 rows")),
+        "{:?}",
+        report.limits
+    );
+}
+
+#[test]
+fn nothing_recorded_is_incomparable() {
+    let (_dir, run) = recorded(None, false, &[]);
+    let report = localize(&run, &tiny(), &LocalizeOptions::default()).unwrap();
+    assert!(matches!(report.verdict, Verdict::Incomparable { .. }));
+    let (_dir, run) = recorded(None, false, &HIDDEN);
+    let options = LocalizeOptions { positions: Some(vec![10]), ..LocalizeOptions::default() };
+    let report = localize(&run, &tiny(), &options).unwrap();
+    assert!(matches!(report.verdict, Verdict::Incomparable { .. }));
+}
