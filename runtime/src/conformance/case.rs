@@ -10,6 +10,12 @@ use serde::Deserialize;
 use super::error::{CaseError, differs};
 use crate::select::Dims;
 
+/// Nothing is allocated for a case that claims more layers, heads or width than any model has.
+const LARGEST_SIZE: usize = 1 << 14;
+
+/// As many tokens as a lifecycle may claim.
+const LARGEST_LIFE: usize = 1 << 20;
+
 #[derive(Debug, Deserialize)]
 pub(super) struct Index {
     pub(super) cases: Vec<Case>,
@@ -89,7 +95,7 @@ pub(super) struct Config {
     prefill_len: Option<usize>,
     prefix_length: Option<usize>,
     pub(super) prompt_len: Option<usize>,
-    pub(super) steps: Option<usize>,
+    steps: Option<usize>,
     pub(super) positions: Option<String>,
 }
 
@@ -109,6 +115,10 @@ impl Index {
 impl Case {
     pub(super) fn dims(&self) -> Result<(Dims, f32), CaseError> {
         let dims = self.dims.ok_or_else(|| differs("cases.json gives no `dims` for this case"))?;
+        let sizes = [dims.layers, dims.q_heads, dims.kv_heads, dims.head_dim];
+        if sizes.iter().any(|&size| size > LARGEST_SIZE) {
+            return Err(differs(format!("`dims` larger than {LARGEST_SIZE} in cases.json")));
+        }
         let shape = Dims {
             layers: dims.layers,
             kv_heads: dims.kv_heads,
@@ -144,6 +154,15 @@ impl Case {
     pub(super) fn prompt_len(&self) -> usize {
         let config = &self.config;
         config.prompt_len.or(config.prefill_len).or(config.prefix_length).unwrap_or(0)
+    }
+
+    /// Prompt length and decode steps of a lifecycle.
+    pub(super) fn life(&self) -> Result<(usize, usize), CaseError> {
+        let (prompt_len, steps) = (self.prompt_len(), self.config.steps.unwrap_or(0));
+        if prompt_len.saturating_add(steps) > LARGEST_LIFE {
+            return Err(differs(format!("more than {LARGEST_LIFE} tokens in cases.json")));
+        }
+        Ok((prompt_len, steps))
     }
 
     /// The specification that asks for this case's rules.

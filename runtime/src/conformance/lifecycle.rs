@@ -42,7 +42,7 @@ fn follow(
     let setup =
         Setup { dims, rotary: &rotary, stats: Some(&stats), cache_dtype: DType::F32, plant };
     let policy = Policy::resolve(&case.spec(rule_set), &setup)?;
-    let (prompt_len, steps) = (case.prompt_len(), case.config.steps.unwrap_or(0));
+    let (prompt_len, steps) = case.life()?;
     let mut run = Run {
         case,
         file: &file,

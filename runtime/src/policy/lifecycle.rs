@@ -116,10 +116,10 @@ pub(super) fn vllm_before_forward(rules: &Rules, state: &PolicyState) -> Option<
         // prefill_exceeds_budget: the selector declines and the cache grows.
         return None;
     }
-    let budget_total = rules.kv_budget + if outside { state.prompt_len } else { 0 };
+    let budget_total = rules.kv_budget.saturating_add(if outside { state.prompt_len } else { 0 });
     let estimate = state.rows + 1;
     let compacted_a_step_ago = state.compacted_at.is_some_and(|at| state.fed <= at + 1);
-    (estimate >= budget_total + rules.divide_length
+    (estimate >= budget_total.saturating_add(rules.divide_length)
         && state.rows > budget_total
         && !compacted_a_step_ago)
         .then_some(Due { round_start: state.fed, keep: budget_total })
@@ -132,9 +132,9 @@ pub(super) fn sglang_before_forward(rules: &Rules, state: &PolicyState) -> Optio
     if state.prompt_left() > 0 || first_decode {
         return None;
     }
-    let cooling = state
-        .compacted_at
-        .is_some_and(|at| length < at + 1 + rules.divide_length || state.fed <= at + 1);
+    let cooling = state.compacted_at.is_some_and(|at| {
+        length < (at + 1).saturating_add(rules.divide_length) || state.fed <= at + 1
+    });
     let effective = state.rows + 1;
     let decoded = (effective + 1).saturating_sub(state.prompt_len);
     (!cooling && decoded >= rules.kv_budget + rules.divide_length && state.rows > rules.kv_budget)

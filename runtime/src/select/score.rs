@@ -3,7 +3,7 @@
 //! Sums over frequencies run in eight lanes that are added pairwise at the end, for every rule set and every row alike, so that equal
 //! rows get equal scores.
 
-use lockstep_traces::{Aggregation, RuleSet};
+use lockstep_traces::RuleSet;
 use rayon::prelude::*;
 
 use super::kernel::{Direct, aggregate, dot, fold, moduli, products, turned_dot};
@@ -189,7 +189,7 @@ impl Scorer {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_traces::PolicySpec;
+    use lockstep_traces::{Aggregation, PolicySpec};
 
     use super::*;
 

@@ -147,7 +147,7 @@ mod tests {
         for scale in [1e-6, 0.7, 3.0, 40.0, 1000.0, 70_000.0, 140_000.0, 16_777_216.0] {
             for block in blocks(400, scale) {
                 let (sine, cosine) = sin_cos(&block);
-                assert_eq!(cosine, cos(&block));
+                assert_eq!(cosine.map(f32::to_bits), cos(&block).map(f32::to_bits));
                 for lane in 0..LANES {
                     let angle = f64::from(block[lane]);
                     assert!((f64::from(sine[lane]) - angle.sin()).abs() < 1.2e-7, "{angle}");
