@@ -47,10 +47,9 @@ pub fn compare(left: &DumpFile, right: &DumpFile) -> Result<TensorsReport, Trace
         verdict
     };
     let equal = tensors.iter().filter(|one| one.verdict == Verdict::Identical).count();
-    let mut summary = format!("{equal} of {} tensors are bit-equal", tensors.len());
-    if missing > 0 {
-        summary.push_str(&format!(", {missing} are in one file only"));
-    }
+    let lone =
+        if missing > 0 { format!(", {missing} are in one file only") } else { String::new() };
+    let summary = format!("{equal} of {} tensors are bit-equal{lone}", tensors.len());
     Ok(TensorsReport { tensors, left_only, right_only, bytes, verdict, summary })
 }
 

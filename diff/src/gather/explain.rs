@@ -21,6 +21,48 @@ pub(crate) fn gravity(finding: &Finding) -> u8 {
     }
 }
 
+/// The faulty heads of one dump, sorted by what they look like.
+#[derive(Default)]
+struct Sorted<'a> {
+    /// V still stands in place.
+    unmoved: Vec<&'a HeadFault>,
+    /// Single wrong rows.
+    isolated: Vec<&'a HeadFault>,
+    /// Many wrong rows, by kind and by where they come from.
+    others: BTreeMap<(Kind, &'static str), Vec<&'a HeadFault>>,
+}
+
+/// Where a dump's findings are.
+struct Place<'a> {
+    sample_id: &'a str,
+    ordinal: u32,
+}
+
+impl Place<'_> {
+    fn whole(&self) -> Location {
+        Location {
+            sample_id: Some(self.sample_id.to_owned()),
+            ordinal: Some(self.ordinal),
+            ..Location::default()
+        }
+    }
+
+    fn at(&self, fault: &HeadFault, row: Option<usize>) -> Location {
+        Location {
+            layer: Some(fault.layer),
+            head: u32::try_from(fault.head).ok(),
+            row: row.and_then(|row| u32::try_from(row).ok()),
+            stage: Some(["gather", fault.kind.letter()].join(".")),
+            ..self.whole()
+        }
+    }
+}
+
+fn task_of<'a, 'b>(tasks: &'a [HeadTask<'b>], fault: &HeadFault) -> Option<&'a HeadTask<'b>> {
+    let key = (fault.layer, fault.kind, fault.head);
+    tasks.iter().find(|task| (task.layer, task.kind, task.head) == key)
+}
+
 /// Turns the faulty heads of one dump into findings.
 pub(crate) fn explain(
     faults: &[HeadFault],
@@ -29,66 +71,32 @@ pub(crate) fn explain(
     ordinal: u32,
     findings: &mut Vec<Finding>,
 ) {
-    let at = |fault: &HeadFault, row: Option<usize>| Location {
-        sample_id: Some(sample_id.to_owned()),
-        ordinal: Some(ordinal),
-        layer: Some(fault.layer),
-        head: u32::try_from(fault.head).ok(),
-        row: row.and_then(|row| u32::try_from(row).ok()),
-        stage: Some(["gather", fault.kind.letter()].join(".")),
-        ..Location::default()
-    };
-    let task_of = |fault: &HeadFault| {
-        tasks.iter().find(|task| {
-            (task.layer, task.kind, task.head) == (fault.layer, fault.kind, fault.head)
-        })
-    };
-    let key_exact = |fault: &HeadFault| {
-        !faults.iter().any(|other| {
-            other.kind == Kind::K && (other.layer, other.head) == (fault.layer, fault.head)
-        })
-    };
-    let mut unmoved: Vec<&HeadFault> = Vec::new();
-    let mut others: BTreeMap<(Kind, &str), Vec<&HeadFault>> = BTreeMap::new();
-    let mut named = 0;
+    let place = Place { sample_id, ordinal };
     for fault in faults {
-        let length = task_of(fault).map_or(0, |task| task.keep.len());
         if let Some(index) = fault.out_of_range {
             findings.push(Finding {
                 cause: None,
                 title: format!(
                     "`keep` names row {index}, which does not exist before the compaction"
                 ),
-                location: at(fault, fault.rows.first().copied()),
+                location: place.at(fault, fault.rows.first().copied()),
                 evidence: vec![evidence("index", index)],
             });
-        } else if fault.kind == Kind::V && fault.identity && key_exact(fault) {
-            unmoved.push(fault);
-        } else if fault.bad * ISOLATED <= length.max(ISOLATED) {
-            named += 1;
-            if named <= NAMED_ROWS {
-                findings.extend(
-                    task_of(fault)
-                        .map(|task| stale(fault, task, at(fault, fault.rows.first().copied()))),
-                );
-            }
-        } else {
-            let word = task_of(fault).map_or("unknown", |task| source(fault, task));
-            others.entry((fault.kind, word)).or_default().push(fault);
         }
     }
-    if let Some(first) = unmoved.first() {
+    let sorted = sort(faults, tasks);
+    if let Some(first) = sorted.unmoved.first() {
         findings.push(Finding {
             cause: Some(Cause::ValueNotGathered),
             title: format!(
                 "V is not gathered in {} head tensors: its rows are still the first rows before, K is exact",
-                unmoved.len()
+                sorted.unmoved.len()
             ),
-            location: at(first, None),
-            evidence: vec![evidence("heads", unmoved.len()), evidence("key_heads_exact", true)],
+            location: place.at(first, None),
+            evidence: vec![evidence("heads", sorted.unmoved.len()), evidence("key_heads_exact", true)],
         });
     }
-    for ((kind, word), group) in others {
+    for ((kind, word), group) in &sorted.others {
         let Some(first) = group.first() else { continue };
         findings.push(Finding {
             cause: None,
@@ -97,25 +105,48 @@ pub(crate) fn explain(
                 kind.letter().to_uppercase(),
                 group.len()
             ),
-            location: at(first, first.rows.first().copied()),
+            location: place.at(first, first.rows.first().copied()),
             evidence: vec![
                 evidence("heads", group.len()),
                 evidence("rows_different", group.iter().map(|fault| fault.bad).sum::<usize>()),
             ],
         });
     }
-    if named > NAMED_ROWS {
+    for fault in sorted.isolated.iter().take(NAMED_ROWS) {
+        let location = place.at(fault, fault.rows.first().copied());
+        findings.extend(task_of(tasks, fault).map(|task| stale(fault, task, location)));
+    }
+    let more = sorted.isolated.len().saturating_sub(NAMED_ROWS);
+    if more > 0 {
         findings.push(Finding {
             cause: Some(Cause::StaleRow),
-            title: format!("{} more head tensors hold single wrong rows", named - NAMED_ROWS),
-            location: Location {
-                sample_id: Some(sample_id.to_owned()),
-                ordinal: Some(ordinal),
-                ..Location::default()
-            },
+            title: format!("{more} more head tensors hold single wrong rows"),
+            location: place.whole(),
             evidence: Vec::new(),
         });
     }
+}
+
+fn sort<'a>(faults: &'a [HeadFault], tasks: &[HeadTask<'_>]) -> Sorted<'a> {
+    let key_exact = |fault: &HeadFault| {
+        !faults.iter().any(|other| {
+            other.kind == Kind::K && (other.layer, other.head) == (fault.layer, fault.head)
+        })
+    };
+    let mut sorted = Sorted::default();
+    for fault in faults.iter().filter(|fault| fault.out_of_range.is_none()) {
+        let task = task_of(tasks, fault);
+        let length = task.map_or(0, |task| task.keep.len());
+        if fault.kind == Kind::V && fault.identity && key_exact(fault) {
+            sorted.unmoved.push(fault);
+        } else if fault.bad * ISOLATED <= length.max(ISOLATED) {
+            sorted.isolated.push(fault);
+        } else {
+            let word = task.map_or("are not what the keep-set says", |task| source(fault, task));
+            sorted.others.entry((fault.kind, word)).or_default().push(fault);
+        }
+    }
+    sorted
 }
 
 fn evidence(name: &str, value: impl Into<serde_json::Value>) -> Evidence {

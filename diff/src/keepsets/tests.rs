@@ -48,7 +48,10 @@ fn order_is_not_a_difference_of_sets_and_protected_rows_are_never_ties() {
     assert_eq!(none.class, KeepClass::Different);
 }
 
-fn run(home: &tempfile::TempDir, name: &str, events: &[(&[&[i32]], &[&[i32]])]) -> RunReader {
+/// Keep-set and positions before, by head.
+type Case<'a> = (&'a [&'a [i32]], &'a [&'a [i32]]);
+
+fn run(home: &tempfile::TempDir, name: &str, events: &[Case<'_>]) -> RunReader {
     let dir = home.path().join(name);
     let manifest = Manifest::new(Producer::default(), "cpu");
     let mut writer = RunWriter::create(&dir, manifest, RecordPlan::default()).unwrap();

@@ -16,11 +16,14 @@ const BUDGET: u32 = 12;
 const DIVIDE: u32 = 4;
 const WINDOW: u32 = 3;
 
+/// N, keep-set, positions before and positions after, the last three by head.
+type Dumped = (u32, Vec<Vec<u32>>, Vec<Vec<u32>>, Vec<Vec<u32>>);
+
 struct Run {
     manifest: Manifest,
     steps: Vec<StepRow>,
     events: Vec<EventRow>,
-    dumps: Vec<(u32, Vec<Vec<u32>>, Vec<Vec<u32>>, Vec<Vec<u32>>)>,
+    dumps: Vec<Dumped>,
 }
 
 /// A `trt` run: prompt 4, budget 12, divide 4, window 3, two KV heads that keep other rows. Compactions at positions 15,
