@@ -1,6 +1,6 @@
 //! From streams to tables: rows grouped by sample, in bounded memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use super::access::Table;
-use super::fail::{arrow, malformed};
+use super::fail::{arrow, io, malformed};
 use super::format::{Kind, replace_file};
 use super::stream::StreamIndex;
 use super::sums::sum_file;
@@ -66,6 +66,8 @@ pub(super) fn tables(dir: &Path) -> Result<BTreeMap<String, TableSums>, TraceErr
         let path = kind.table(dir);
         let written = replace_file(&path, |file| {
             layout.write(&index, kind, file, &path)?;
+            // The manifest will say that the run is complete, which must hold after a power cut as well.
+            file.sync_all().map_err(io(&path))?;
             sum_file(file, &path)
         })?;
         sums.insert(kind.table_name(), written);
@@ -154,6 +156,17 @@ impl Layout {
         groups
     }
 
+    /// Batches that hold rows of these samples, and of which.
+    fn batches_of(&self, group: std::ops::Range<usize>) -> BTreeMap<usize, Vec<usize>> {
+        let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (sample, batches) in self.batches.iter().enumerate().take(group.end).skip(group.start) {
+            for &batch in batches {
+                found.entry(batch).or_default().push(sample);
+            }
+        }
+        found
+    }
+
     fn write(
         &self,
         index: &StreamIndex,
@@ -167,24 +180,15 @@ impl Layout {
         let mut reader = index.reader(&schema)?;
         for group in self.groups() {
             let lone = group.len() == 1;
-            let wanted: BTreeSet<usize> = self
-                .batches
-                .get(group.clone())
-                .unwrap_or_default()
-                .iter()
-                .flatten()
-                .copied()
-                .collect();
             let mut held: Vec<Vec<RecordBatch>> = vec![Vec::new(); group.len()];
-            for number in wanted {
+            for (number, samples) in self.batches_of(group.clone()) {
                 let batch = reader.read(number)?;
-                for (slot, sample) in
-                    held.iter_mut().zip(self.names.get(group.clone()).unwrap_or_default())
-                {
-                    let Some(rows) = rows_of(&batch, sample, path)? else { continue };
+                for sample in samples {
+                    let name = self.names.get(sample).map_or("", String::as_str);
+                    let Some(rows) = rows_of(&batch, name, path)? else { continue };
                     if lone {
                         writer.write(&rows).map_err(arrow(path))?;
-                    } else {
+                    } else if let Some(slot) = held.get_mut(sample - group.start) {
                         slot.push(rows);
                     }
                 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::fail::{io, malformed};
-use crate::manifest::{SCHEMA_MAJOR, SCHEMA_MINOR};
+use crate::manifest::{SCHEMA_MAJOR, SCHEMA_MINOR, Status};
 use crate::{Manifest, TraceError};
 
 /// A manifest larger than this is none.
@@ -53,8 +53,8 @@ pub(crate) fn manifest_path(dir: &Path) -> PathBuf {
     dir.join("manifest.json")
 }
 
-/// Writes a file under another name and renames it when it is whole and on disk: readers see the old file or
-/// the new one, and a mapped file is never cut under its reader.
+/// Writes a file under another name and renames it when it is whole: readers see the old file or the new one, and a
+/// mapped file is never cut under its reader. Whoever must survive a power cut syncs in `write`.
 pub(crate) fn replace_file<T>(
     path: &Path,
     write: impl FnOnce(&mut File) -> Result<T, TraceError>,
@@ -72,7 +72,6 @@ pub(crate) fn replace_file<T>(
     let mut temporary =
         builder.tempfile_in(parent.unwrap_or_else(|| Path::new("."))).map_err(io(path))?;
     let written = write(temporary.as_file_mut())?;
-    temporary.as_file().sync_all().map_err(io(path))?;
     temporary.persist(path).map_err(|error| io(path)(error.error))?;
     Ok(written)
 }
@@ -86,7 +85,13 @@ pub(crate) fn write_manifest(dir: &Path, manifest: &Manifest) -> Result<(), Trac
         source,
     })?;
     text.push(b'\n');
-    replace_file(&path, |file| file.write_all(&text).map_err(io(&path)))
+    replace_file(&path, |file| {
+        file.write_all(&text).map_err(io(&path))?;
+        match manifest.status {
+            Status::Complete => file.sync_all().map_err(io(&path)),
+            Status::Incomplete => Ok(()),
+        }
+    })
 }
 
 /// Reads `manifest.json`; the version is judged before anything else, so that a file of another version is

@@ -21,13 +21,18 @@ use crate::TraceError;
 
 type Visit<'a> = &'a mut dyn FnMut(&RecordBatch) -> Result<(), TraceError>;
 
-/// Every row and column of a table.
+/// Every row of a table; of its columns all or those named.
 pub(super) fn table(
     file: SummedFile,
     path: &Path,
+    columns: Option<&[&str]>,
     mut visit: impl FnMut(&RecordBatch) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(arrow(path))?;
+    let mut builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(arrow(path))?;
+    if let Some(columns) = columns {
+        let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
+        builder = builder.with_projection(mask);
+    }
     run(builder, path, &mut visit)
 }
 

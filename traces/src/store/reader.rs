@@ -104,16 +104,20 @@ impl RunReader {
             return Ok(names);
         }
         let mut order = SampleOrder::default();
-        // `finish` writes the samples in order of their first rows, so the small table is enough.
-        let kinds: &[Kind] =
-            if self.is_complete() { &[Kind::Samples] } else { &[Kind::Steps, Kind::Samples] };
-        for &kind in kinds {
-            self.each_batch(kind, |batch, path| {
-                for name in (Table { batch, path }).texts("sample_id")?.iter().flatten() {
-                    order.number(name);
-                }
-                Ok(())
-            })?;
+        let mut add = |batch: &RecordBatch, path: &Path| {
+            for name in (Table { batch, path }).texts("sample_id")?.iter().flatten() {
+                order.number(name);
+            }
+            Ok(())
+        };
+        if self.is_complete() {
+            // `finish` writes the samples in order of their first rows, so the small table is enough.
+            let (file, path) = self.table(Kind::Samples)?;
+            let only = Some(["sample_id"].as_slice());
+            guard(&path, || pushdown::table(file, &path, only, |batch| add(batch, &path)))?;
+        } else {
+            self.each_batch(Kind::Steps, &mut add)?;
+            self.each_batch(Kind::Samples, &mut add)?;
         }
         Ok(self.sample_ids.get_or_init(|| order.into_names()))
     }
@@ -199,7 +203,9 @@ impl RunReader {
     ) -> Result<(), TraceError> {
         let Some([step_index, event_index, sample_index]) = &self.streams else {
             let (file, path) = self.table(kind)?;
-            return guard(&path, || pushdown::table(file, &path, |batch| visit(batch, &path)));
+            return guard(&path, || {
+                pushdown::table(file, &path, None, |batch| visit(batch, &path))
+            });
         };
         let index = match kind {
             Kind::Steps => step_index,

@@ -154,3 +154,14 @@ fn a_changed_manifest_reaches_the_disk_with_the_next_batch_and_stays_incomplete(
     assert_eq!(run.manifest().get("model.rope_theta"), Some(&serde_json::json!(1e6)));
     assert!(!run.is_complete());
 }
+
+#[test]
+fn a_run_of_nothing_is_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    RunWriter::create(dir.path(), manifest(), RecordPlan::default()).unwrap().finish().unwrap();
+    let run = RunReader::open(dir.path()).unwrap();
+    assert!(run.is_complete());
+    assert!(run.steps(&StepQuery::default()).unwrap().is_empty());
+    assert_eq!((run.samples().unwrap(), run.events(None).unwrap()), (vec![], vec![]));
+    assert!(run.dumps().unwrap().is_empty());
+}
