@@ -10,7 +10,7 @@ use super::{Named, Scene, figure};
 use crate::ReplayError;
 
 /// Bases searched, as natural logarithms: 10 to 1e9.
-const BASES: (f64, f64) = (2.302_585, 20.723_266);
+const BASES: (f64, f64) = (std::f64::consts::LN_10, 9.0 * std::f64::consts::LN_10);
 
 /// Before and after the rotation, by head and frequency: all that a search needs of a row.
 #[derive(Debug)]
