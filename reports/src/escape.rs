@@ -43,11 +43,7 @@ fn push_visible(out: &mut String, character: char) {
         _ if !is_hidden(character) => out.push(character),
         _ => match u8::try_from(u32::from(character)) {
             Ok(byte) => push_hex_byte(out, byte),
-            Err(_) => {
-                out.push_str("\\u{");
-                out.push_str(&format!("{:x}", u32::from(character)));
-                out.push('}');
-            }
+            Err(_) => out.extend(character.escape_unicode()),
         },
     }
 }

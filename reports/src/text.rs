@@ -90,11 +90,15 @@ impl Screen {
             for (index, cell) in row.iter().enumerate() {
                 let blank = " ".repeat(wide[index].saturating_sub(cell.chars().count()));
                 line.push(' ');
-                line.push_str(&if index == 0 {
-                    format!("{cell}{blank}")
+                let parts = if index == 0 {
+                    [cell.as_str(), blank.as_str()]
                 } else {
-                    format!(" {blank}{cell}")
-                });
+                    [" ", blank.as_str()]
+                };
+                line.extend(parts);
+                if index > 0 {
+                    line.push_str(cell);
+                }
             }
             self.out.push_str(line.trim_end());
             self.out.push('\n');

@@ -28,21 +28,21 @@ pub(crate) fn alt(map: &DriftMap) -> String {
             })
         })
     };
-    let mut text = format!(
+    let mut parts = vec![format!(
         "Relative L2 of hidden states, {} against {}, sample {}, {} stages by {} positions.",
         map.right_label,
         map.left_label,
         map.sample_id,
         map.rows.len(),
         map.columns.len()
-    );
+    )];
     if let Some((name, column, value)) = values().max_by(|a, b| a.2.total_cmp(&b.2)) {
-        text.push_str(&format!(" Largest {} in {name} at position {column}.", short(value, 4)));
+        parts.push(format!("Largest {} in {name} at position {column}.", short(value, 4)));
     }
     if let Some((name, position)) = &map.first_beyond {
-        text.push_str(&format!(" First beyond the control: {name} at position {position}."));
+        parts.push(format!("First beyond the control: {name} at position {position}."));
     }
-    text
+    parts.join(" ")
 }
 
 /// The larger of two figures; a figure beats none, NaN beats all.
@@ -170,7 +170,7 @@ fn scale_axis(rows: &[Row], bottom: i32) -> Axis {
 fn cell_color(value: Option<Num>, axis: &Axis) -> Rgb {
     match value {
         None => MISSING,
-        Some(Num(value)) if value == 0.0 => ZERO,
+        Some(Num(0.0)) => ZERO,
         Some(Num(value)) if value.is_finite() => scale(axis.share(value)),
         Some(_) => VERMILION,
     }

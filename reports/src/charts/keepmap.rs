@@ -15,7 +15,7 @@ const MOST_LANES: usize = 48;
 /// Words for readers who do not see the figure.
 pub(crate) fn alt(map: &KeepMap) -> String {
     let counts = map.counts;
-    let mut text = format!(
+    let text = format!(
         "Compaction {} of sample {}: over {} heads, {} rows protected, {} kept, {} dropped",
         map.ordinal,
         map.sample_id,
@@ -24,14 +24,13 @@ pub(crate) fn alt(map: &KeepMap) -> String {
         counts.kept,
         counts.dropped
     );
-    if let Some(right) = &map.right_label {
-        text.push_str(&format!(
-            ", {} kept by {} only, {} by {right} only",
+    match &map.right_label {
+        None => format!("{text}."),
+        Some(right) => format!(
+            "{text}, {} kept by {} only, {} by {right} only.",
             counts.left_only, map.left_label, counts.right_only
-        ));
+        ),
     }
-    text.push('.');
-    text
 }
 
 /// Colour and height (of 14) of each class: shapes differ as well as colours.
@@ -76,21 +75,19 @@ pub(crate) fn scene(map: &KeepMap) -> Scene {
     let (left, right) = (LEFT, RIGHT - COUNTS);
     let per_pixel = (map.rows.max(1)).div_ceil((right - left).unsigned_abs()).max(1);
     let mut scene = Scene::new(WIDTH, 0);
-    let mut line = format!("sample {} · {} rows before", map.sample_id, map.rows);
-    line.push_str(&match &map.right_label {
-        Some(other) => format!(" · {} against {other}", map.left_label),
-        None => format!(" · {}", map.left_label),
+    let mut line = vec![format!("sample {} · {} rows before", map.sample_id, map.rows)];
+    line.push(match &map.right_label {
+        Some(other) => format!("{} against {other}", map.left_label),
+        None => map.left_label.clone(),
     });
     if heads.len() < map.heads.len() {
-        line.push_str(&format!(
-            " · {} of {} heads drawn, those that disagree most",
-            heads.len(),
-            map.heads.len()
-        ));
+        let (drawn, all) = (heads.len(), map.heads.len());
+        line.push(format!("{drawn} of {all} heads drawn, those that disagree most"));
     }
     if per_pixel > 1 {
-        line.push_str(&format!(" · {per_pixel} rows a column, height is the share kept"));
+        line.push(format!("{per_pixel} rows a column, height is the share kept"));
     }
+    let line = line.join(" · ");
     heading(&mut scene, &format!("Compaction {}: rows kept by head", map.ordinal), &line);
     let top = legend(&mut scene, &keys(map), 28, 82) + 40;
     let lane = (400 / i32::try_from(heads.len().max(1)).unwrap_or(400)).clamp(17, 34);

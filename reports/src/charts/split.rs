@@ -82,7 +82,7 @@ pub(crate) fn scene(view: &SplitView) -> Scene {
         match side {
             Some(side) => panel(&mut scene, side, others[index], (left, height), range, color),
             None => {
-                scene.text((left, 100), "this side has no such row", (TEXT, MUTED), Anchor::Left)
+                scene.text((left, 100), "this side has no such row", (TEXT, MUTED), Anchor::Left);
             }
         }
     }

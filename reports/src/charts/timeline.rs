@@ -28,22 +28,17 @@ fn merged(timeline: &Timeline) -> Vec<(String, &TimelineRun)> {
 
 /// Words for readers who do not see the figure.
 pub(crate) fn alt(timeline: &Timeline) -> String {
-    let mut text = format!("Cache rows held over positions of sample {}.", timeline.sample_id);
-    for run in &timeline.runs {
+    let mut parts =
+        vec![format!("Cache rows held over positions of sample {}.", timeline.sample_id)];
+    parts.extend(timeline.runs.iter().map(|run| {
         let most = run.points.iter().map(|point| point.1).max().unwrap_or(0);
-        text.push_str(&format!(
-            " {}: {} compactions, at most {most} rows.",
-            run.label,
-            run.compactions.len()
-        ));
-    }
-    for (name, position) in timeline.firsts.named() {
-        match position {
-            Some(position) => text.push_str(&format!(" First {name} difference at {position}.")),
-            None => text.push_str(&format!(" No {name} difference.")),
-        }
-    }
-    text
+        format!("{}: {} compactions, at most {most} rows.", run.label, run.compactions.len())
+    }));
+    parts.extend(timeline.firsts.named().map(|(name, position)| match position {
+        Some(position) => format!("First {name} difference at {position}."),
+        None => format!("No {name} difference."),
+    }));
+    parts.join(" ")
 }
 
 /// Draws a time line.
