@@ -1,8 +1,10 @@
-//! Keep-sets and scores against snapshots of a real model's cache, taken inside upstream's own patch.
+//! Phases, keep-sets and scores against recorded ones: upstream's phase tables, and snapshots of a real model's
+//! cache, taken inside upstream's own patch.
 
 use lockstep_traces::store::DumpFile;
 use lockstep_traces::{PolicySpec, RuleSet, stats};
 
+use super::phase::{Phases, offsets};
 use super::{CacheView, Dims, Keys, Rules, SelectInput, Selector};
 use crate::RotaryTable;
 
@@ -82,4 +84,33 @@ fn snapshots_of_the_ledger_model_give_the_recorded_keep_sets() {
         }
     }
     assert!(compared >= 2);
+}
+
+#[test]
+fn phases_are_those_that_upstreams_tables_hand_to_its_kernel() {
+    let path = "triattention/expected/k02_trig_tables.safetensors";
+    let file = DumpFile::open(&lockstep_testkit::golden().join(path)).unwrap();
+    let values = |name: &str| file.get(name).unwrap().to_f32().unwrap();
+    let (omega, steps) = (values("omega"), offsets(65536));
+    assert_eq!(values("offsets"), steps);
+    let spec = PolicySpec {
+        rule_set: Some(RuleSet::Vllm),
+        divide_length: Some(128),
+        ..PolicySpec::default()
+    };
+    let rules = Rules::resolve(&spec).unwrap();
+    let starts: Vec<usize> = file
+        .names()
+        .filter_map(|name| name.strip_prefix("rs")?.strip_suffix(".cos")?.parse().ok())
+        .collect();
+    assert!(starts.iter().any(|start| start % 128 != 0), "residual starts are recorded");
+    for start in starts {
+        let ours = Phases::of(&rules, start, &steps, &omega);
+        for (name, ours) in [("cos", ours.cos), ("sin", ours.sin)] {
+            let expected = values(&format!("rs{start}.{name}"));
+            assert_eq!(ours.len(), expected.len());
+            // Cosines differ between mathematical libraries in the last place.
+            assert!(ours.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 2e-7), "{start}");
+        }
+    }
 }
