@@ -47,6 +47,16 @@ impl Isa {
         &[Self::PORTABLE]
     }
 
+    const fn has_32_vectors(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => false,
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => true,
+            Set::Portable => true,
+        }
+    }
+
     /// Lower-case name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -197,31 +207,30 @@ pub(super) fn weighted_sum<T: Element>(isa: Isa, rows: &[T], p: &[f32], out: &mu
 
 /// Dot products of weight rows (`cols` elements each) with `inputs` rows, `out[r * inputs.len() + i]`.
 ///
-/// The tile shapes below change speed only: every product is summed alone.
+/// The tile shapes below change speed only: every product is summed alone. They are the largest whose sums, weights and inputs
+/// stay in registers.
 pub(super) fn dots<T: Element>(isa: Isa, w: &[T], x: &[f32], cols: usize, out: &mut [f32]) {
     if cols == 0 {
         out.fill(0.0);
         return;
     }
     let inputs = x.len() / cols;
-    if inputs == 1 {
-        single(isa, w, x, out);
-        return;
-    }
+    let wide = isa.has_32_vectors();
     let mut start = 0;
     while start < inputs {
         let take = match inputs - start {
-            1 => 1,
-            2..=3 => 2,
-            4..=5 => 4,
-            _ => 6,
+            4.. if wide => 4,
+            2.. => 2,
+            _ => 1,
         };
         let part = Strip { x: &x[start * cols..(start + take) * cols], start, inputs, cols };
-        match take {
-            6 => strip::<T, 6>(isa, w, part, out),
-            4 => strip::<T, 4>(isa, w, part, out),
-            2 => strip::<T, 2>(isa, w, part, out),
-            _ => strip::<T, 1>(isa, w, part, out),
+        match (take, wide) {
+            (4, _) => strip::<T, 4, 4>(isa, w, part, out),
+            (2, true) => strip::<T, 4, 2>(isa, w, part, out),
+            (2, false) => strip::<T, 2, 2>(isa, w, part, out),
+            // Eight sums hide the latency of one.
+            (_, true) => strip::<T, 8, 1>(isa, w, part, out),
+            (_, false) => strip::<T, 4, 1>(isa, w, part, out),
         }
         start += take;
     }
@@ -236,41 +245,31 @@ struct Strip<'a> {
     cols: usize,
 }
 
-fn strip<T: Element, const C: usize>(isa: Isa, w: &[T], strip: Strip<'_>, out: &mut [f32]) {
+fn strip<T: Element, const R: usize, const C: usize>(
+    isa: Isa,
+    w: &[T],
+    strip: Strip<'_>,
+    out: &mut [f32],
+) {
     let Strip { x, start, inputs, cols } = strip;
     let x: [&[f32]; C] = std::array::from_fn(|c| &x[c * cols..(c + 1) * cols]);
-    let rows = w.len() / cols;
-    let mut row = 0;
-    let at = |row: usize| &w[row * cols..(row + 1) * cols];
-    while row + 4 <= rows {
-        let sums = T::tile::<4, C>(isa, std::array::from_fn(|r| at(row + r)), x);
-        for (r, sums) in sums.iter().enumerate() {
-            let place = (row + r) * inputs + start;
-            out[place..place + C].copy_from_slice(sums);
+    let mut blocks = w.chunks_exact(R * cols);
+    let mut lines = out.chunks_exact_mut(R * inputs);
+    for (block, lines) in (&mut blocks).zip(&mut lines) {
+        let sums = T::tile::<R, C>(isa, split(block, cols), x);
+        for (line, sums) in lines.chunks_exact_mut(inputs).zip(&sums) {
+            line[start..start + C].copy_from_slice(sums);
         }
-        row += 4;
     }
-    while row < rows {
-        let [sums] = T::tile::<1, C>(isa, [at(row)], x);
-        out[row * inputs + start..row * inputs + start + C].copy_from_slice(&sums);
-        row += 1;
+    let rest = blocks.remainder().chunks_exact(cols);
+    for (row, line) in rest.zip(lines.into_remainder().chunks_exact_mut(inputs)) {
+        let [sums] = T::tile::<1, C>(isa, [row], x);
+        line[start..start + C].copy_from_slice(&sums);
     }
 }
 
-/// One input: eight rows at a time, so that eight sums hide the latency of one.
-fn single<T: Element>(isa: Isa, w: &[T], x: &[f32], out: &mut [f32]) {
-    let cols = x.len();
-    let at = |row: usize| &w[row * cols..(row + 1) * cols];
-    let (blocks, rest) = out.as_chunks_mut::<8>();
-    for (block, sums) in blocks.iter_mut().enumerate() {
-        let tile = T::tile::<8, 1>(isa, std::array::from_fn(|r| at(block * 8 + r)), [x]);
-        *sums = tile.map(|[sum]| sum);
-    }
-    let done = w.len() / cols / 8 * 8;
-    for (row, sum) in rest.iter_mut().enumerate() {
-        let [[value]] = T::tile::<1, 1>(isa, [at(done + row)], [x]);
-        *sum = value;
-    }
+fn split<T, const R: usize>(block: &[T], cols: usize) -> [&[T]; R] {
+    std::array::from_fn(|row| &block[row * cols..(row + 1) * cols])
 }
 
 #[cfg(test)]

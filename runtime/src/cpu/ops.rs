@@ -4,7 +4,6 @@
 //! transformers on PyTorch stores a tensor: after each projection, each norm step, each product and sum of RoPE, the scaled
 //! scores, the softmax, and each product and sum of MLP and residual. Norm statistics and softmax are f32 inside.
 
-use half::{bf16, f16};
 use lockstep_traces::DType;
 
 use super::simd::{LANES, fold};
@@ -12,27 +11,44 @@ use super::simd::{LANES, fold};
 /// Rounds to the arithmetic's dtype; f32 stays.
 pub(super) fn round(dtype: DType, values: &mut [f32]) {
     match dtype {
-        DType::F16 => {
-            for value in values {
-                *value = f16::from_f32(*value).to_f32();
-            }
-        }
-        DType::Bf16 => {
-            for value in values {
-                *value = bf16::from_f32(*value).to_f32();
-            }
-        }
+        DType::F16 => values.iter_mut().for_each(|value| *value = to_f16(*value)),
+        DType::Bf16 => values.iter_mut().for_each(|value| *value = to_bf16(*value)),
         _ => {}
     }
 }
 
 /// One value rounded as by [`round`].
+#[inline(always)]
 pub(super) fn rounded(dtype: DType, value: f32) -> f32 {
     match dtype {
-        DType::F16 => f16::from_f32(value).to_f32(),
-        DType::Bf16 => bf16::from_f32(value).to_f32(),
+        DType::F16 => to_f16(value),
+        DType::Bf16 => to_bf16(value),
         _ => value,
     }
+}
+
+/// The nearest bfloat16, even on ties, as f32. By bits, so that loops over it become vector code.
+#[inline(always)]
+fn to_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    let even = 0x7FFF + ((bits >> 16) & 1);
+    let nearest = f32::from_bits(bits.wrapping_add(even) & 0xFFFF_0000);
+    // Adding could carry a NaN's payload into the sign.
+    if value.is_nan() { value } else { nearest }
+}
+
+/// The nearest binary16, even on ties, as f32; by bits as [`to_bf16`].
+#[inline(always)]
+fn to_f16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    let size = f32::from_bits(bits & 0x7FFF_FFFF);
+    let even = 0x0FFF + ((bits >> 13) & 1);
+    let normal = f32::from_bits((bits & 0x7FFF_FFFF).wrapping_add(even) & 0xFFFF_E000);
+    // Below the normal range steps are 2^-24, which is the step of f32 from 0.5 to 1.
+    let small = (size + 0.5) - 0.5;
+    let nearest = if size < 6.103_515_6e-5 { small } else { normal };
+    let nearest = if nearest > 65_504.0 { f32::INFINITY } else { nearest };
+    if value.is_nan() { value } else { f32::from_bits(nearest.to_bits() | (bits & 0x8000_0000)) }
 }
 
 /// Exponential, computed in f64 by plain products and sums (so that every machine has the same bits) and rounded to f32:
@@ -131,7 +147,42 @@ pub(super) fn add(dtype: DType, x: &mut [f32], y: &[f32]) {
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
+
+    #[test]
+    fn rounding_by_bits_is_that_of_the_half_crate() {
+        let mut compared = 0;
+        let mut check = |value: f32| {
+            let same = |found: f32, wanted: f32| {
+                found.to_bits() == wanted.to_bits() || (found.is_nan() && wanted.is_nan())
+            };
+            assert!(same(to_f16(value), f16::from_f32(value).to_f32()), "f16 {value:e}");
+            assert!(same(to_bf16(value), bf16::from_f32(value).to_f32()), "bf16 {value:e}");
+            compared += 1;
+        };
+        // Every 16-bit number, the midpoint to the next one, and the neighbours of both.
+        for code in 0..=u16::MAX {
+            for start in [f16::from_bits(code).to_f32(), bf16::from_bits(code).to_f32()] {
+                for half_step in [0, 0x1000, 0x8000] {
+                    for step in [u32::MAX, 0, 1] {
+                        let bits = start.to_bits().wrapping_add(half_step);
+                        check(f32::from_bits(bits.wrapping_add(step)));
+                    }
+                }
+            }
+        }
+        for bits in (0..u32::MAX).step_by(65_521) {
+            check(f32::from_bits(bits));
+        }
+        // Subnormal halves have their midpoints elsewhere.
+        for step in 0..4096_u16 {
+            check(f32::from(step) * 2_f32.powi(-26));
+            check(-f32::from(step) * 2_f32.powi(-26));
+        }
+        assert!(compared > 1_000_000);
+    }
 
     #[test]
     fn the_exponential_is_rounded_correctly_over_its_whole_range() {

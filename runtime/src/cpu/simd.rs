@@ -8,7 +8,7 @@
 pub(super) const LANES: usize = 16;
 
 /// Folds the lanes of one sum by halves: 16 to 8 to 4 to 2 to 1.
-#[inline(always)]
+#[inline]
 pub(super) fn fold(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
@@ -20,25 +20,24 @@ pub(super) fn fold(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-#[cfg(target_arch = "x86_64")]
 /// The last, incomplete 16 elements of a slice, padded with zeros.
-#[inline(always)]
-fn tail<T: Copy + Default>(values: &[T], from: usize) -> [T; LANES] {
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
     let mut padded = [T::default(); LANES];
-    for (slot, value) in padded.iter_mut().zip(&values[from..]) {
+    for (slot, value) in padded.iter_mut().zip(rest) {
         *slot = *value;
     }
     padded
 }
 
-/// Defines, for one instruction set and element type, `tile` (R weight rows by C inputs) and `mix` (C weighted sums of rows).
-///
-/// `$load` widens 16 elements at a pointer into a vector of `$ops`.
+/// Defines, for one instruction set and element type, `tile` (R weight rows by C inputs) and `mix` (W vectors of a weighted sum of rows).
+/// `$load` widens 16 elements into a vector of `$ops`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
     ($name:ident, $features:literal, $element:ty, $ops:ident, $load:ident) => {
         pub(in crate::cpu) mod $name {
-            use super::{LANES, fold, tail, $ops};
+            use super::{LANES, padded, $ops};
 
             /// `out[r][c] = dot(w[r], x[c])`; all slices have one length.
             #[target_feature(enable = $features)]
@@ -50,37 +49,39 @@ macro_rules! kernels {
                 assert!(w.iter().all(|row| row.len() == length), "weight rows of one length");
                 assert!(x.iter().all(|row| row.len() == length), "inputs of one length");
                 let mut sums = [[$ops::zero(); C]; R];
-                let whole = length / LANES * LANES;
-                let mut at = 0;
-                while at < whole {
+                for at in 0..length / LANES {
                     let mut wide = [$ops::zero(); C];
                     for c in 0..C {
-                        // SAFETY: at + 16 <= length, the length of every slice.
-                        wide[c] = unsafe { $ops::f32s(x[c].as_ptr().add(at)) };
+                        // SAFETY: block `at` is whole, as in every slice of this length.
+                        let block = unsafe { x[c].as_chunks::<LANES>().0.get_unchecked(at) };
+                        wide[c] = $ops::f32s(block);
                     }
                     for r in 0..R {
-                        // SAFETY: at + 16 <= length, the length of every slice.
-                        let weights = unsafe { $ops::$load(w[r].as_ptr().add(at)) };
+                        // SAFETY: block `at` is whole, as in every slice of this length.
+                        let block = unsafe { w[r].as_chunks::<LANES>().0.get_unchecked(at) };
+                        let weights = $ops::$load(block);
                         for c in 0..C {
                             sums[r][c] = $ops::fma(weights, wide[c], sums[r][c]);
                         }
                     }
-                    at += LANES;
                 }
+                let whole = length / LANES * LANES;
                 if whole < length {
                     for r in 0..R {
-                        let rest = tail(w[r], whole);
-                        // SAFETY: the array has 16 elements.
-                        let weights = unsafe { $ops::$load(rest.as_ptr()) };
+                        let weights = $ops::$load(&padded(&w[r][whole..]));
                         for c in 0..C {
-                            let rest = tail(x[c], whole);
-                            // SAFETY: the array has 16 elements.
-                            let wide = unsafe { $ops::f32s(rest.as_ptr()) };
+                            let wide = $ops::f32s(&padded(&x[c][whole..]));
                             sums[r][c] = $ops::fma(weights, wide, sums[r][c]);
                         }
                     }
                 }
-                sums.map(|row| row.map(|sum| fold($ops::lanes(sum))))
+                let mut out = [[0.0; C]; R];
+                for r in 0..R {
+                    for c in 0..C {
+                        out[r][c] = $ops::fold(sums[r][c]);
+                    }
+                }
+                out
             }
 
             /// `out[d] = sum over t of p[t] * rows[t * dim + d]`, t rising, for the dimensions `at..at + 16 * W`.
@@ -92,20 +93,16 @@ macro_rules! kernels {
                 p: &[f32],
                 out: &mut [f32],
             ) {
-                assert!(at + W * LANES <= dim && out.len() == W * LANES, "a block within the row");
-                assert!(rows.len() >= p.len() * dim, "a row for every weight");
                 let mut sums = [$ops::zero(); W];
-                for (t, weight) in p.iter().enumerate() {
+                for (row, weight) in rows.chunks_exact(dim).zip(p) {
                     let weight = $ops::splat(*weight);
+                    let (blocks, _) = row[at..at + W * LANES].as_chunks::<LANES>();
                     for w in 0..W {
-                        // SAFETY: t < p.len() and at + 16 * W <= dim, so the 16 elements lie within `rows`.
-                        let values =
-                            unsafe { $ops::$load(rows.as_ptr().add(t * dim + at + w * LANES)) };
-                        sums[w] = $ops::fma(weight, values, sums[w]);
+                        sums[w] = $ops::fma(weight, $ops::$load(&blocks[w]), sums[w]);
                     }
                 }
-                for w in 0..W {
-                    out[w * LANES..(w + 1) * LANES].copy_from_slice(&$ops::lanes(sums[w]));
+                for (out, sum) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(sums) {
+                    *out = $ops::lanes(sum);
                 }
             }
         }
@@ -115,10 +112,13 @@ macro_rules! kernels {
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use std::arch::x86_64::{
-        __m256i, __m512, _mm256_loadu_si256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32,
-        _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
-        _mm512_slli_epi32, _mm512_storeu_ps,
+        __m256i, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps, _mm_shuffle_ps,
+        _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_extractf128_ps,
+        _mm512_castps_pd, _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cvtepu16_epi32,
+        _mm512_cvtph_ps, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_set1_ps,
+        _mm512_setzero_ps, _mm512_slli_epi32,
     };
+    use std::mem::transmute;
 
     use half::{bf16, f16};
 
@@ -140,34 +140,37 @@ mod avx512 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn lanes(vector: __m512) -> [f32; 16] {
-        let mut lanes = [0.0; 16];
-        // SAFETY: the array has 16 elements.
-        unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), vector) };
-        lanes
+        // SAFETY: both are 16 f32.
+        unsafe { transmute(vector) }
     }
-    /// # Safety
-    /// 16 elements at `at` are readable.
+    /// By halves, as the portable fold.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn f32s(at: *const f32) -> __m512 {
-        // SAFETY: by the caller; the load needs no alignment.
-        unsafe { _mm512_loadu_ps(at) }
+    pub(super) fn fold(vector: __m512) -> f32 {
+        let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
+        let eight = _mm256_add_ps(_mm512_castps512_ps256(vector), high);
+        let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
     }
-    /// # Safety
-    /// 16 elements at `at` are readable.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn f16s(at: *const f16) -> __m512 {
-        // SAFETY: by the caller; the load needs no alignment.
-        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(at.cast::<__m256i>()) })
+    pub(super) fn f32s(values: &[f32; 16]) -> __m512 {
+        // SAFETY: both are 16 f32.
+        unsafe { transmute(*values) }
     }
-    /// # Safety
-    /// 16 elements at `at` are readable.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn bf16s(at: *const bf16) -> __m512 {
-        // SAFETY: by the caller; the load needs no alignment.
-        let bits = unsafe { _mm256_loadu_si256(at.cast::<__m256i>()) };
+    pub(super) fn f16s(values: &[f16; 16]) -> __m512 {
+        // SAFETY: both are 32 bytes without invalid patterns.
+        let bits: __m256i = unsafe { transmute(*values) };
+        _mm512_cvtph_ps(bits)
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn bf16s(values: &[bf16; 16]) -> __m512 {
+        // SAFETY: both are 32 bytes without invalid patterns.
+        let bits: __m256i = unsafe { transmute(*values) };
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
     }
 }
@@ -175,10 +178,12 @@ mod avx512 {
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        __m128i, __m256, _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
-        _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_setzero_ps,
-        _mm256_slli_epi32, _mm256_storeu_ps,
+        __m128i, __m256, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps, _mm_shuffle_ps,
+        _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
+        _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_slli_epi32,
     };
+    use std::mem::transmute;
 
     use half::{bf16, f16};
 
@@ -203,43 +208,42 @@ mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn lanes(pair: Pair) -> [f32; 16] {
-        let mut lanes = [0.0; 16];
-        // SAFETY: the array has 16 elements, two stores of 8.
-        unsafe {
-            _mm256_storeu_ps(lanes.as_mut_ptr(), pair[0]);
-            _mm256_storeu_ps(lanes.as_mut_ptr().add(8), pair[1]);
-        }
-        lanes
+        // SAFETY: both are 16 f32.
+        unsafe { transmute(pair) }
     }
-    /// # Safety
-    /// 16 elements at `at` are readable.
+    /// By halves, as the portable fold.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn f32s(at: *const f32) -> Pair {
-        // SAFETY: by the caller; the loads need no alignment.
-        unsafe { [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))] }
+    pub(super) fn fold(pair: Pair) -> f32 {
+        let eight = _mm256_add_ps(pair[0], pair[1]);
+        let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
     }
-    /// # Safety
-    /// 16 elements at `at` are readable.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn f16s(at: *const f16) -> Pair {
-        let at = at.cast::<__m128i>();
-        // SAFETY: by the caller; the loads need no alignment.
-        let halves = unsafe { [_mm_loadu_si128(at), _mm_loadu_si128(at.add(1))] };
-        [_mm256_cvtph_ps(halves[0]), _mm256_cvtph_ps(halves[1])]
+    pub(super) fn f32s(values: &[f32; 16]) -> Pair {
+        // SAFETY: both are 16 f32.
+        unsafe { transmute(*values) }
     }
-    /// # Safety
-    /// 16 elements at `at` are readable.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn bf16s(at: *const bf16) -> Pair {
-        let at = at.cast::<__m128i>();
-        // SAFETY: by the caller; the loads need no alignment.
-        let halves = unsafe { [_mm_loadu_si128(at), _mm_loadu_si128(at.add(1))] };
-        let widen =
-            |bits| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)));
-        [widen(halves[0]), widen(halves[1])]
+    pub(super) fn f16s(values: &[f16; 16]) -> Pair {
+        // SAFETY: both are 32 bytes without invalid patterns.
+        let bits: [__m128i; 2] = unsafe { transmute(*values) };
+        [_mm256_cvtph_ps(bits[0]), _mm256_cvtph_ps(bits[1])]
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn bf16s(values: &[bf16; 16]) -> Pair {
+        // SAFETY: both are 32 bytes without invalid patterns.
+        let bits: [__m128i; 2] = unsafe { transmute(*values) };
+        [widen(bits[0]), widen(bits[1])]
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn widen(bits: __m128i) -> __m256 {
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)))
     }
 }
 
