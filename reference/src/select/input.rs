@@ -1,7 +1,7 @@
 //! What a selection reads: cached keys, positions, where the sequence stands.
 
 use half::{bf16, f16};
-use lockstep_traces::DType;
+use lockstep_traces::{DType, RuleSet};
 
 use super::error::same;
 use super::{Real, SelectError};
@@ -157,7 +157,7 @@ impl Heads {
 pub struct Moment {
     /// N: position of the next token.
     pub absolute_position: usize,
-    /// R: round start of the score; equal to N by every rule set.
+    /// R: round start of the score; N, in `sglang` N + 1 (see [`Moment::of`]).
     pub round_start: usize,
     /// P: prompt length (planned length while the prompt is being filled).
     pub prompt_len: usize,
@@ -166,6 +166,15 @@ pub struct Moment {
 }
 
 impl Moment {
+    /// A moment with R as the rule set has it: N, but N + 1 in `sglang`, which counts the newest sampled token before its
+    /// row is written (`TRIATTENTION.md` 7.3, which leaves this open).
+    #[must_use]
+    pub fn of(rule_set: RuleSet, absolute_position: usize, prompt_len: usize) -> Self {
+        let more = usize::from(rule_set == RuleSet::Sglang);
+        let round_start = absolute_position.saturating_add(more);
+        Self { round_start, ..Self::at(absolute_position, prompt_len) }
+    }
+
     /// A moment with R = N.
     #[must_use]
     pub const fn at(absolute_position: usize, prompt_len: usize) -> Self {

@@ -52,8 +52,10 @@ pub fn due(rules: &Rules, progress: &Progress) -> bool {
         }
         RuleSet::Sglang => {
             let cooled = progress.last.is_none_or(|last| n >= last.saturating_add(step.max(2)));
-            let effective = (rows + 1).saturating_sub(prompt_len);
-            n > prompt_len && cooled && effective >= budget.saturating_add(step) && rows > budget
+            // The server counts the newest sampled token though its row is not written yet.
+            let effective = rows + 1;
+            let decoded = (effective + 1).saturating_sub(prompt_len);
+            n > prompt_len && cooled && decoded >= budget.saturating_add(step) && rows > budget
         }
     }
 }
@@ -87,6 +89,8 @@ mod tests {
         assert_eq!(first(RuleSet::Trt, 100), 3200);
         assert_eq!(first(RuleSet::Hf, 100), 3200);
         assert_eq!(first(RuleSet::Vllm, 100), 3199);
+        // (N + 1) - P + 1 >= 3200.
+        assert_eq!(first(RuleSet::Sglang, 100), 3298);
     }
 
     #[test]

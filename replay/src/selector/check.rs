@@ -1,5 +1,7 @@
 //! The check over all dumped compactions of a run.
 
+use std::collections::BTreeMap;
+
 use lockstep_reference::select::{
     Grid, Input, LayerScores, NoiseStream, Plan, Real, Selection, noise_draws, plan_rows,
 };
@@ -17,6 +19,9 @@ use super::setup::{Evaluated, Setup, evaluate};
 use super::{SelectorError, SelectorOptions};
 
 const UNIT: &str = "keep-sets";
+
+/// Compactions that differ for which every hypothesis is computed.
+const WHOLE_MATRICES: usize = 3;
 
 /// Recomputes every dumped compaction of `run` under its rule set and compares scores, stage by stage, and keep-sets.
 /// Where something differs, the hypothesis matrix is run and names the mistake that gives what was recorded.
@@ -38,22 +43,28 @@ pub fn check(run: &RunReader, options: &SelectorOptions) -> Result<CheckReport, 
             "none of {compactions} compactions is dumped with its keys or scores; record them again"
         )));
     }
-    let Some(path) = &options.stats else {
+    let Some(path) = options.stats.clone().or_else(|| settings::stats_path(run.manifest())) else {
         return Ok(incomparable("the calibration statistics are not given"));
     };
     let recorded = run.manifest().model.stats_sha256.as_deref();
-    let found = lockstep_traces::hash::sha256_file(path)?;
+    let found = lockstep_traces::hash::sha256_file(&path)?;
     if recorded.is_some_and(|recorded| recorded != found) {
         return Ok(incomparable(format!(
             "{} is not the statistics file of this run: its sha256 is {found}",
             path.display()
         )));
     }
-    let stats = stats::read(path)?;
+    let stats = stats::read(&path)?;
     let rules = settings::rules(&spec, options.rule_set)?;
-    let model = settings::model(run.manifest(), &stats, options, rules.rule_set)?;
+    let mut model = settings::model(run.manifest(), &stats, options, rules.rule_set)?;
+    model.notes.extend(settings::unrecorded(&spec, &rules));
+    let prompts = run
+        .samples()?
+        .into_iter()
+        .filter_map(|sample| Some((sample.sample_id, usize::try_from(sample.prompt_len?).ok()?)));
     let mut checker = Checker {
         options,
+        prompts: prompts.collect(),
         spec: PolicySpec { rule_set: Some(rules.rule_set), ..spec },
         setup: Setup::of(rules),
         model,
@@ -107,12 +118,20 @@ struct Checker<'a> {
     setup: Setup,
     model: Model,
     events: Vec<EventRow>,
+    /// Prompt lengths by sample.
+    prompts: BTreeMap<String, usize>,
     ledger: Ledger,
 }
 
 impl Checker<'_> {
     fn one(&mut self, file: &DumpFile, sample_id: &str, ordinal: u32) -> Result<(), SelectorError> {
-        let event = Event::read(file, sample_id, ordinal)?;
+        let mut event = Event::read(file, sample_id, ordinal)?;
+        event.prompt_len = event.prompt_len.or_else(|| self.prompts.get(sample_id).copied());
+        let rules = &self.setup.rules;
+        if event.prompt_len.is_none() && (rules.protect_prefill || !rules.count_prompt_tokens) {
+            self.ledger.skip(&event, "the prompt's length is not recorded");
+            return Ok(());
+        }
         let keys = event.keys(file)?;
         let Some(positions) = event.positions.clone() else {
             self.ledger.skip(&event, "positions before the compaction are not dumped");
@@ -127,9 +146,14 @@ impl Checker<'_> {
             return Ok(());
         }
         let known = !keys.is_empty();
-        let input = event.input(keys, positions, self.model.q_heads, self.setup.rules.max_rows);
-        let (detail, notes) = Case { checker: self, event: &event, input: &input, known }.run()?;
-        self.ledger.add(&event, detail, notes);
+        let (mut setup, mut spec) = (self.setup.clone(), self.spec.clone());
+        if spec.kv_budget.is_none() {
+            (setup.rules.kv_budget, spec.kv_budget) = (event.rows_after, Some(event.rows_after));
+        }
+        let input = event.input(keys, positions, self.model.q_heads, &setup.rules);
+        let case = Case { checker: self, setup, spec, event: &event, input: &input, known };
+        let (detail, notes) = case.run()?;
+        self.ledger.add(detail, notes);
         Ok(())
     }
 
@@ -143,7 +167,7 @@ impl Checker<'_> {
         for row in earlier {
             let rows = usize::try_from(row.rows_before).unwrap_or(usize::MAX);
             let n = usize::try_from(row.absolute_position).unwrap_or(usize::MAX);
-            let moment = lockstep_reference::select::Moment::at(n, event.prompt_len);
+            let moment = lockstep_reference::select::Moment::at(n, event.prompt_len.unwrap_or(0));
             if let Plan::Ranked(ranking) = plan_rows(&self.setup.rules, rows, moment, &[]) {
                 let cols = rows - ranking.first;
                 stream.skip(noise_draws(&self.setup.recipe, &self.model.stats, cols));
@@ -167,6 +191,8 @@ impl Checker<'_> {
 /// One compaction under judgement.
 struct Case<'a> {
     checker: &'a Checker<'a>,
+    setup: Setup,
+    spec: PolicySpec,
     event: &'a Event,
     input: &'a Input<'a>,
     /// Keys were dumped.
@@ -175,7 +201,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn run(&self) -> Result<(EventDetail, EventNotes), SelectorError> {
-        let setup = &self.checker.setup;
+        let setup = &self.setup;
         let noise = self.checker.noise(self.event);
         let exact = self.evaluate::<f64>(setup, None, noise.as_ref())?;
         let asked = self.checker.options.tolerance;
@@ -192,13 +218,11 @@ impl Case<'_> {
             }
             judged = judge(self.event, &exact.selection, &setup.recipe, &limits);
         }
-        let mut hypotheses = Vec::new();
-        if !judged.agrees() || self.checker.options.always_hypotheses {
-            let checker = self.checker;
-            for hypothesis in matrix(setup, &checker.spec, &checker.model, self.input) {
-                hypotheses.extend(self.hypothesis(&hypothesis, &exact, &limits, noise.as_ref())?);
-            }
-        }
+        let hypotheses = if !judged.agrees() || self.checker.options.always_hypotheses {
+            self.hypotheses(&exact, &limits, noise.as_ref())?
+        } else {
+            Vec::new()
+        };
         let notes = EventNotes::of(self.event, self.input, &exact.selection, self.known);
         Ok((self.detail(&judged, hypotheses), notes))
     }
@@ -214,6 +238,33 @@ impl Case<'_> {
         Ok(evaluate(setup, stats, self.input, held, recorded, noise)?)
     }
 
+    /// The whole matrix for the first compactions that differ; after them what has explained one before, and the whole only
+    /// where that does not explain this one.
+    fn hypotheses(
+        &self,
+        exact: &Evaluated<f64>,
+        limits: &Limits,
+        noise: Option<&NoiseStream>,
+    ) -> Result<Vec<HypothesisDetail>, SelectorError> {
+        let checker = self.checker;
+        let all = matrix(&self.setup, &self.spec, &checker.model, self.input);
+        let explained = checker.ledger.explanations();
+        let (known, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|hypothesis| explained.contains(hypothesis.name));
+        let mut details = Vec::new();
+        for hypothesis in &known {
+            details.extend(self.hypothesis(hypothesis, exact, limits, noise)?);
+        }
+        let enough = checker.ledger.differing() >= WHOLE_MATRICES
+            && details.iter().any(|detail| detail.reproduces);
+        if !enough || checker.options.always_hypotheses {
+            for hypothesis in &rest {
+                details.extend(self.hypothesis(hypothesis, exact, limits, noise)?);
+            }
+        }
+        Ok(details)
+    }
+
     /// `None` where the dump does not hold what the hypothesis needs, or its rules cannot be applied to this cache.
     fn hypothesis(
         &self,
@@ -222,7 +273,7 @@ impl Case<'_> {
         limits: &Limits,
         noise: Option<&NoiseStream>,
     ) -> Result<Option<HypothesisDetail>, SelectorError> {
-        let same_scores = hypothesis.setup.scores_like(&self.checker.setup);
+        let same_scores = hypothesis.setup.scores_like(&self.setup);
         if !self.known && !same_scores {
             return Ok(None);
         }

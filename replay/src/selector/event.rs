@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_reference::select::{Grid, Heads, Input, KeyView, Moment, Positions, widen};
-use lockstep_traces::DType;
+use lockstep_reference::select::{Grid, Heads, Input, KeyView, Moment, Positions, Rules, widen};
 use lockstep_traces::store::{DumpFile, TensorView};
+use lockstep_traces::{DType, RuleSet};
 
 use super::SelectorError;
 
@@ -20,7 +20,8 @@ pub(super) struct Event {
     pub(super) round_start: Option<usize>,
     pub(super) rows_before: usize,
     pub(super) rows_after: usize,
-    pub(super) prompt_len: usize,
+    /// `None` where neither the dump nor the sample tells.
+    pub(super) prompt_len: Option<usize>,
     pub(super) kv_heads: usize,
     pub(super) layers: Vec<u32>,
     /// Positions of the rows; `None` where they were not dumped.
@@ -155,7 +156,7 @@ impl Event {
             round_start: reader.number("round_start")?,
             rows_before,
             rows_after,
-            prompt_len: reader.number("prompt_len")?.unwrap_or(0),
+            prompt_len: reader.number("prompt_len")?,
             kv_heads,
             positions: positions(&reader, rows_before)?,
             keep,
@@ -194,12 +195,16 @@ impl Event {
         keys: Vec<KeyView<'a>>,
         positions: Positions,
         q_heads: usize,
-        capacity: Option<usize>,
+        rules: &Rules,
     ) -> Input<'a> {
-        let moment = Moment {
-            before_append: capacity.is_some_and(|capacity| self.rows_before >= capacity),
-            ..Moment::at(self.absolute_position, self.prompt_len)
-        };
+        let full = rules.max_rows.is_some_and(|capacity| self.rows_before >= capacity);
+        let mut moment =
+            Moment::of(rules.rule_set, self.absolute_position, self.prompt_len.unwrap_or(0));
+        moment.before_append = full;
+        // The page leaves it open whether sglang has N or N + 1: either may be recorded.
+        if rules.rule_set == RuleSet::Sglang && self.round_start == Some(self.absolute_position) {
+            moment.round_start = self.absolute_position;
+        }
         Input {
             layers: if keys.is_empty() { self.scored_layers() } else { self.layers.clone() },
             keys,

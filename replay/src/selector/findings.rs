@@ -70,8 +70,19 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn add(&mut self, _event: &Event, detail: EventDetail, notes: EventNotes) {
+    pub(super) fn add(&mut self, detail: EventDetail, notes: EventNotes) {
         self.events.push((detail, notes));
+    }
+
+    /// Compactions that differ so far.
+    pub(super) fn differing(&self) -> usize {
+        self.events.iter().filter(|(event, _)| event.first_stage.is_some()).count()
+    }
+
+    /// Names of the hypotheses that gave what was recorded at one compaction or another.
+    pub(super) fn explanations(&self) -> BTreeSet<&str> {
+        let all = self.events.iter().flat_map(|(event, _)| reproducing(event));
+        all.map(|hypothesis| hypothesis.name.as_str()).collect()
     }
 
     pub(super) fn skip(&mut self, event: &Event, why: &str) {

@@ -128,6 +128,7 @@ fn guards(base: &Setup, add: &mut Add<'_>) {
         let cause = Some(Cause::WindowRowLost);
         add("window_newest_row_free", cause, &|setup| setup.guard = GuardEdit::NewestFree);
         add("window_shifted", cause, &|setup| setup.guard = GuardEdit::Shifted);
+        add("window_newest_row_dropped", cause, &|setup| setup.guard = GuardEdit::NewestDropped);
         add("window_0", None, &|setup| setup.rules.recent_window = 0);
     }
     if windowed && base.rules.recent_window != 128 {

@@ -166,7 +166,7 @@ impl Frame<'_> {
         if !self.is_final && other(&self.recorded.heads, &self.ours.score_heads) {
             return Some("other heads are scored than by the rule".to_owned());
         }
-        let end = self.recorded.offset + theirs.cols();
+        let end = self.recorded.offset.saturating_add(theirs.cols());
         if end != self.rows {
             return Some(format!("score columns end at row {end}, the cache at {}", self.rows));
         }

@@ -9,7 +9,7 @@ use lockstep_traces::{Choice, ModelConfig, RuleSet};
 pub struct SelectorOptions {
     /// Judge by these rules instead of the recorded ones.
     pub rule_set: Option<RuleSet>,
-    /// Calibration statistics (`.pt` or safetensors) that the run selected with.
+    /// Calibration statistics (`.pt` or safetensors) that the run selected with; `None`: the file that the run names.
     pub stats: Option<PathBuf>,
     /// Configuration of the model: heads, and inverse frequencies where the statistics hold none.
     pub model: Option<ModelConfig>,

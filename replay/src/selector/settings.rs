@@ -24,6 +24,12 @@ pub(super) fn policy(manifest: &Manifest) -> Result<PolicySpec, SelectorError> {
     })
 }
 
+/// The statistics file that the run names, where it is still there.
+pub(super) fn stats_path(manifest: &Manifest) -> Option<std::path::PathBuf> {
+    let path = std::path::PathBuf::from(manifest.get("policy.stats")?.as_str()?);
+    path.is_file().then_some(path)
+}
+
 /// Why the recorded policy has no selector to recompute, if it has none.
 pub(super) fn without_selector(spec: &PolicySpec) -> Option<&'static str> {
     match spec.kind {
@@ -32,6 +38,25 @@ pub(super) fn without_selector(spec: &PolicySpec) -> Option<&'static str> {
         Some(PolicyKind::Random) => Some("policy `random` draws its rows and ranks nothing"),
         Some(PolicyKind::Triattention) | None => None,
     }
+}
+
+/// What the selection depends on and the run does not record, as a remark.
+pub(super) fn unrecorded(spec: &PolicySpec, rules: &Rules) -> Option<String> {
+    let tables = matches!(rules.rule_set, RuleSet::Vllm | RuleSet::Sglang);
+    let windowed = matches!(rules.rule_set, RuleSet::Trt | RuleSet::Vllm);
+    let protects = spec.protect_prefill.is_none() && spec.allow_prefill_compression.is_none();
+    let wanted = [
+        ("rule_set", spec.rule_set.is_none()),
+        ("kv_budget (the rows kept are taken)", spec.kv_budget.is_none()),
+        ("recent_window", windowed && spec.recent_window.is_none()),
+        ("protect_prefill", protects),
+        ("divide_length", tables && spec.divide_length.is_none()),
+    ];
+    let missing: Vec<&str> =
+        wanted.iter().filter(|(_, gone)| *gone).map(|(name, _)| *name).collect();
+    (!missing.is_empty()).then(|| {
+        format!("not recorded, so that the rule set's default is judged by: {}", missing.join(", "))
+    })
 }
 
 /// Resolved rules under the recorded rule set or another one. Settings that the other set lacks are left out.

@@ -2,7 +2,7 @@
 
 use lockstep_reference::select::{
     HeadStats, Input, LayerScores, NoiseStream, Outcome, Plan, Ranker, Ranking, Real, Recipe,
-    Rules, SelectError, Selection, ZRows, plan, select_by,
+    RowOrder, Rules, SelectError, Selection, ZRows, best, plan, select_by,
 };
 use rayon::prelude::*;
 
@@ -17,6 +17,8 @@ pub(super) enum GuardEdit {
     NewestFree,
     /// The window ends, and begins, one row early.
     Shifted,
+    /// The newest row is never kept.
+    NewestDropped,
 }
 
 /// A way to compute a selection.
@@ -110,7 +112,10 @@ pub(super) fn evaluate<R: Real>(
         (None, Some(recorded)) => from_recorded(recorded, &setup.recipe, &ranking, &ranker)?,
         (None, None) => ranker.raw::<R>(&input, &over_layers)?,
     };
-    let selection = ranker.rank(&raw, noise.as_mut());
+    let mut selection = ranker.rank(&raw, noise.as_mut());
+    if setup.guard == GuardEdit::NewestDropped {
+        drop_newest(&mut selection, &setup.recipe);
+    }
     Ok(Evaluated { selection, raw: Some(raw) })
 }
 
@@ -121,7 +126,7 @@ fn edit(ranking: &mut Ranking, setup: &Setup) {
         return;
     }
     match setup.guard {
-        GuardEdit::None => {}
+        GuardEdit::None | GuardEdit::NewestDropped => {}
         GuardEdit::NewestFree | GuardEdit::Shifted => {
             if let Some(newest) = ranking.guarded.last_mut() {
                 *newest = false;
@@ -133,6 +138,23 @@ fn edit(ranking: &mut Ranking, setup: &Setup) {
             rows.checked_sub(window + 1).and_then(|row| ranking.guarded.get_mut(row))
     {
         *before = true;
+    }
+}
+
+/// Ranks the newest row last and chooses again.
+fn drop_newest(selection: &mut Selection, recipe: &Recipe) {
+    selection.protected.pop();
+    let (Some(stages), Some(keep)) = (&mut selection.stages, &mut selection.keep) else { return };
+    let (cols, first) = (stages.final_scores.cols().max(1), stages.score_row_offset);
+    for (row, set) in stages.final_scores.values.chunks_exact_mut(cols).zip(&mut keep.sets) {
+        if let Some(newest) = row.last_mut() {
+            *newest = f64::NEG_INFINITY;
+        }
+        let mut chosen = best(row, set.len().saturating_sub(first), recipe.ties);
+        if recipe.order == RowOrder::Ascending {
+            chosen.sort_unstable();
+        }
+        *set = (0..first).chain(chosen.into_iter().map(|row| row + first)).collect();
     }
 }
 

@@ -39,6 +39,26 @@ fn a_dump_without_positions_is_skipped_and_said() {
 }
 
 #[test]
+fn a_dump_that_does_not_say_the_prompts_length_takes_it_from_the_sample() {
+    let report = with_dump(|dump| {
+        dump.metadata.remove("prompt_len");
+    })
+    .unwrap();
+    assert_eq!(report.verdict, Verdict::WithinNoise, "{report:#?}");
+}
+
+#[test]
+fn an_offset_beyond_the_cache_is_a_finding_and_no_panic() {
+    let report = with_dump(|dump| {
+        dump.metadata.insert("score_row_offset".to_owned(), usize::MAX.to_string());
+    })
+    .unwrap();
+    assert_eq!(report.verdict, Verdict::Diverged);
+    let note = report.findings[0].evidence.iter().find(|e| e.name == "stage_note").unwrap();
+    assert!(note.value.as_str().unwrap().contains("end at row"), "{note:?}");
+}
+
+#[test]
 fn a_kept_row_outside_the_cache_is_an_error_that_names_the_file() {
     let error = with_dump(|dump| {
         let keep = dump.tensors.iter_mut().find(|t| t.name == "keep").unwrap();

@@ -113,6 +113,10 @@ fn the_newest_row_of_the_window_unprotected_is_named() {
     assert_eq!(detail.by_event[0].first_stage.as_deref(), Some("protect"));
     let row = report.findings[0].location.row.unwrap();
     assert_eq!(usize::try_from(row).unwrap(), BUDGET + 16 - 1);
+    let gone = checked(Recipe { dropped: true, ..Recipe::with(Cause::WindowRowLost) }).0;
+    named(&gone, Cause::WindowRowLost, 1, "scores.final");
+    let by = gone.findings[0].evidence.iter().find(|e| e.name == "hypothesis").unwrap();
+    assert_eq!(by.value, "window_newest_row_dropped");
 }
 
 #[test]

@@ -24,6 +24,8 @@ const PROMPT: usize = 6;
 pub(super) struct Recipe {
     pub(super) fault: Option<Cause>,
     pub(super) window: usize,
+    /// With [`Cause::WindowRowLost`]: the newest row is ranked last, not merely unprotected.
+    pub(super) dropped: bool,
     /// Rows come in fives of equal keys.
     pub(super) fives: bool,
     pub(super) scores: bool,
@@ -33,7 +35,15 @@ pub(super) struct Recipe {
 
 impl Recipe {
     pub(super) const fn clean() -> Self {
-        Self { fault: None, window: 4, fives: false, scores: true, keys: true, compactions: 2 }
+        Self {
+            fault: None,
+            window: 4,
+            dropped: false,
+            fives: false,
+            scores: true,
+            keys: true,
+            compactions: 2,
+        }
     }
 
     pub(super) const fn with(fault: Cause) -> Self {
@@ -157,6 +167,9 @@ fn select(stats: &QueryStats, cache: &Cache, n: usize, recipe: Recipe) -> Stages
             }
             if guarded[row] {
                 *value = f32::INFINITY;
+            }
+            if recipe.dropped && row + 1 == rows {
+                *value = f32::NEG_INFINITY;
             }
         }
         stages.keep.push(choose(total, is(Cause::TieOrder)));
