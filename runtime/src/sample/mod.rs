@@ -1,1 +1,19 @@
-//! Sampling: filters and draws.
+//! Sampling: which tokens survive the filters, and which of them is drawn.
+//!
+//! Everything here works on one row of logits in f32 and knows no engine. The order of operations and the draws
+//! are those of the native runtime (`FORMATS.md` A8).
+
+mod error;
+mod filter;
+#[cfg(test)]
+mod golden;
+mod philox;
+mod race;
+mod sampler;
+mod settings;
+
+pub use error::SampleError;
+pub use filter::{FilterMargins, Filters, Survivors};
+pub use race::Race;
+pub use sampler::{Draw, Sampler, SamplerState};
+pub use settings::{DrawKind, Settings};

@@ -1,0 +1,197 @@
+//! Draws that torch made on a device and filters of transformers, where the golden folder holds them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use super::filter::{Filters, Survivors};
+use super::race::Race;
+
+/// SMs of the device that made the draws.
+const SM_COUNT: u32 = 132;
+
+/// A folder of the golden set; `None` only where the repository's own part lacks it.
+fn folder(name: &str) -> Option<PathBuf> {
+    let path = lockstep_testkit::golden().join(name);
+    let given = std::env::var_os("LOCKSTEP_GOLDEN").is_some();
+    assert!(path.is_dir() || !given, "LOCKSTEP_GOLDEN has no {name}");
+    path.is_dir().then_some(path)
+}
+
+fn json(path: PathBuf) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Elements of `N` bytes.
+fn elements<const N: usize, T>(
+    tensors: &SafeTensors<'_>,
+    name: &str,
+    element: impl Fn([u8; N]) -> T,
+) -> Vec<T> {
+    let tensor = tensors.tensor(name).unwrap();
+    tensor.data().chunks_exact(N).map(|bytes| element(bytes.try_into().unwrap())).collect()
+}
+
+fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+    elements(tensors, name, f32::from_le_bytes)
+}
+
+fn ids(tensors: &SafeTensors<'_>, name: &str) -> Vec<u32> {
+    elements(tensors, name, |bytes| u32::try_from(i64::from_le_bytes(bytes)).unwrap())
+}
+
+fn draws(race: Race, seed: u64, ids: &[u32], masses: &[f32], count: usize) -> Vec<u32> {
+    (0..count as u64)
+        .map(|draw| ids[race.run(seed, draw * race.increment(), ids, masses).unwrap().place])
+        .collect()
+}
+
+/// Runs one case; the number of draws compared.
+fn cuda_case(case: &Value, tensors: &SafeTensors<'_>) -> usize {
+    let name = case["name"].as_str().unwrap();
+    let tensor = |part: &str| format!("{name}.{part}");
+    let seed = case["seed"].as_u64().unwrap();
+    let expected = ids(tensors, &tensor("draws"));
+    let vocab = usize::try_from(case["vocab"].as_u64().unwrap_or(4000)).unwrap();
+    let race = Race::new(vocab, SM_COUNT);
+    match case["kind"].as_str().unwrap() {
+        "cuda_multinomial_sparse" => {
+            let (kept, masses) = (ids(tensors, &tensor("ids")), floats(tensors, &tensor("probs")));
+            assert_eq!(draws(race, seed, &kept, &masses, expected.len()), expected, "{name}");
+            // Over the slice of the kept ids the same seed gives another stream, torch's own for the slice.
+            let slice: Vec<u32> = (0..).take(kept.len()).collect();
+            let found =
+                draws(Race::new(kept.len(), SM_COUNT), seed, &slice, &masses, expected.len());
+            let found: Vec<u32> = found.into_iter().map(|place| kept[place as usize]).collect();
+            assert_eq!(found, ids(tensors, &tensor("kept_slice_draws")), "{name} over the slice");
+            assert_ne!(found, expected);
+        }
+        "cuda_multinomial" => {
+            let all: Vec<u32> = (0..).take(vocab).collect();
+            let masses = floats(tensors, &tensor("probs"));
+            assert_eq!(draws(race, seed, &all, &masses, expected.len()), expected, "{name}");
+            let offsets = ids(tensors, &tensor("offsets"));
+            for (draw, &offset) in offsets.iter().enumerate() {
+                let after = (draw as u64 + 1) * race.increment();
+                assert!([after, after - race.increment()].contains(&u64::from(offset)), "{name}");
+            }
+            let head = floats(tensors, &tensor("exp_head"));
+            for (id, want) in (0..).zip(&head) {
+                let found = Race::exponential(race.uniform(seed, 0, id));
+                // The device's fast logarithm is off by up to 2^-21.4 near 1 (CUDA's own table of errors).
+                let limit = 2e-6 * want + 3.7e-7;
+                assert!((found - want).abs() <= limit, "{name} {id}: {found} {want}");
+            }
+        }
+        _ => {
+            let masses = floats(tensors, &tensor("probs"));
+            for (row, masses) in masses.chunks(1000).enumerate() {
+                let all: Vec<u32> = (row as u32 * 1000..).take(1000).collect();
+                let found = draws(race, seed, &all, masses, expected.len() / 4);
+                let found: Vec<u32> = found.into_iter().map(|id| id - row as u32 * 1000).collect();
+                let want: Vec<u32> = expected.iter().skip(row).step_by(4).copied().collect();
+                assert_eq!(found, want, "{name} row {row}");
+            }
+        }
+    }
+    expected.len()
+}
+
+#[test]
+fn every_full_vocabulary_draw_of_torch_on_the_device_is_reproduced() {
+    let Some(folder) = folder("sampler") else { return };
+    let index = json(folder.join("index.json"));
+    let bytes = std::fs::read(folder.join(index["file"].as_str().unwrap())).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let mut compared = 0;
+    for case in index["cases"].as_array().unwrap() {
+        let cuda = case["kind"].as_str().unwrap().starts_with("cuda");
+        // Probabilities in fp16 make torch race in fp16: not the convention reproduced here.
+        if cuda && !case["name"].as_str().unwrap().starts_with("dt_") {
+            compared += cuda_case(case, &tensors);
+        }
+    }
+    assert!(compared >= 64 * 3 + 16 * 4 + 64, "{compared}");
+}
+
+#[derive(Default)]
+struct Tally {
+    equal: usize,
+    tied: usize,
+    near: usize,
+    differ: Vec<String>,
+}
+
+#[test]
+fn every_filter_case_of_transformers_keeps_the_same_ids_where_nothing_is_tied() {
+    let Some(folder) = folder("filters") else { return };
+    let cases = json(folder.join("cases.json"));
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let (logits, expected) = (read("logits.safetensors"), read("expected.safetensors"));
+    let logits = SafeTensors::deserialize(&logits).unwrap();
+    let expected = SafeTensors::deserialize(&expected).unwrap();
+    let kept = elements(&expected, "kept_ids", |bytes| u32::from(u16::from_le_bytes(bytes)));
+    let probabilities = floats(&expected, "probs");
+    let mut tally = Tally::default();
+    for (number, case) in cases["cases"].as_array().unwrap().iter().enumerate() {
+        let row = floats(&logits, &format!("logits_{:02}", case["vector"].as_u64().unwrap()));
+        let at = usize::try_from(case["offset"].as_u64().unwrap()).unwrap();
+        let count = usize::try_from(case["kept"].as_u64().unwrap()).unwrap();
+        let range = at..at + count;
+        filter_case(number, case, &row, (&kept[range.clone()], &probabilities[range]), &mut tally);
+    }
+    let Tally { equal, tied, near, differ } = tally;
+    assert!(differ.is_empty(), "{} differ: {differ:#?}", differ.len());
+    assert!(equal > 700, "equal {equal}, tied {tied}, at an edge {near}");
+    assert_eq!(equal + tied + near, 932);
+}
+
+fn filter_case(
+    number: usize,
+    case: &Value,
+    row: &[f32],
+    want: (&[u32], &[f32]),
+    tally: &mut Tally,
+) {
+    let value = |key: &str| case[key].as_f64().map(|value| value as f32);
+    let top_k = usize::try_from(case["top_k"].as_u64().unwrap()).unwrap();
+    let filters = Filters {
+        temperature: value("temperature").unwrap(),
+        top_k: if top_k == 0 { row.len() } else { top_k },
+        top_p: value("top_p").unwrap(),
+        min_p: value("min_p").unwrap_or(0.0),
+    };
+    let mut found = Survivors::default();
+    filters.apply(row, &mut found);
+    let mass: f32 = found.probabilities.iter().sum();
+    assert!((mass - 1.0).abs() < 1e-5, "case {number}: {mass}");
+    let same_ids = found.ids.iter().collect::<BTreeSet<_>>() == want.0.iter().collect();
+    let tie = found.margins.top_k == Some(0.0) || case["tie_split"] == true;
+    let edge = |key: &str, limit: f64| case[key].as_f64().is_some_and(|margin| margin < limit);
+    if same_ids {
+        // transformers divides by the temperature before it subtracts the maximum, so that the quotient's rounding
+        // error, relative to 1, is an error of the exponent; sums over thousands of terms differ in order.
+        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max).abs();
+        let relative = 2e-5 + 2.0 * f32::EPSILON * largest / filters.temperature;
+        let close = want.0.iter().zip(want.1).all(|(id, want)| {
+            let place = found.ids.iter().position(|found| found == id).unwrap();
+            (found.probabilities[place] - want).abs() <= 1e-7 + relative * want
+        });
+        if close {
+            tally.equal += 1;
+        } else {
+            tally.differ.push(format!("case {number}: probabilities; {case}"));
+        }
+    } else if tie {
+        tally.tied += 1;
+    } else if edge("top_p_margin", 1e-6) || edge("min_p_rel_margin", 1e-6) {
+        tally.near += 1;
+    } else {
+        let ours = found.ids.len();
+        tally
+            .differ
+            .push(format!("case {number}: {ours} kept, margins {:?}; {case}", found.margins));
+    }
+}

@@ -1,0 +1,161 @@
+//! The draw of `torch.multinomial` on a CUDA device: an exponential race over the whole vocabulary.
+//!
+//! Element `t` gets the uniform number that PyTorch's fill kernel would give it: thread `t mod T` of `T`, generator
+//! Philox4x32-10 with the seed as key and the thread as subsequence. `E_t = -ln U_t` in f32, and the largest
+//! `p_t / E_t` wins, lower id first on equal quotients. Only ids with mass need be computed.
+
+use super::philox::{high, low, philox4x32};
+
+const BLOCK: u64 = 256;
+const THREADS_PER_SM: u64 = 2048;
+/// Numbers that one call of the generator gives; a thread takes them in turn.
+const UNROLL: u64 = 4;
+const TWO_POW_MINUS_32: f32 = 1.0 / 4_294_967_296.0;
+
+/// Geometry of the fill kernel on one device for one vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Race {
+    threads: u64,
+    increment: u64,
+}
+
+/// The winner of a race.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Winner {
+    /// Place in the list given.
+    pub(super) place: usize,
+    /// Its uniform number.
+    pub(super) uniform: f32,
+    /// ln of its quotient over that of the second; infinite where it ran alone.
+    pub(super) margin: f32,
+}
+
+impl Race {
+    /// A device with `sm_count` multiprocessors of 2048 threads; `vocab` and `sm_count` are at least 1.
+    #[must_use]
+    pub fn new(vocab: usize, sm_count: u32) -> Self {
+        let vocab = (vocab as u64).max(1);
+        let blocks =
+            (u64::from(sm_count.max(1)) * (THREADS_PER_SM / BLOCK)).min(vocab.div_ceil(BLOCK));
+        let threads = BLOCK * blocks;
+        let increment = UNROLL * ((vocab - 1) / (UNROLL * threads) + 1);
+        Self { threads, increment }
+    }
+
+    /// Threads of the fill kernel. Ids from here on share a thread with a smaller one, so their numbers depend on
+    /// the device.
+    #[must_use]
+    pub const fn threads(&self) -> u64 {
+        self.threads
+    }
+
+    /// What one draw adds to the generator's offset.
+    #[must_use]
+    pub const fn increment(&self) -> u64 {
+        self.increment
+    }
+
+    /// The uniform number in (0, 1] of element `id`.
+    #[must_use]
+    pub fn uniform(&self, seed: u64, offset: u64, id: u32) -> f32 {
+        let turn = u64::from(id) / self.threads;
+        let thread = u64::from(id) % self.threads;
+        let call = (offset + UNROLL * (turn / UNROLL)) / UNROLL;
+        let numbers =
+            philox4x32([low(call), high(call), low(thread), high(thread)], [low(seed), high(seed)]);
+        let component = usize::try_from(turn % UNROLL).unwrap_or(0);
+        #[expect(clippy::cast_precision_loss, reason = "the generator rounds to f32 here as well")]
+        let number = numbers[component] as f32;
+        number * TWO_POW_MINUS_32 + TWO_POW_MINUS_32 / 2.0
+    }
+
+    /// `-ln(uniform)`, kept above zero where the uniform number is 1.
+    #[must_use]
+    pub fn exponential(uniform: f32) -> f32 {
+        let half = f32::EPSILON / 2.0;
+        if uniform >= 1.0 - half { half } else { -uniform.ln() }
+    }
+
+    /// Runs the race among `ids` with the masses `probabilities`; `None` where there is nobody.
+    pub(super) fn run(
+        &self,
+        seed: u64,
+        offset: u64,
+        ids: &[u32],
+        probabilities: &[f32],
+    ) -> Option<Winner> {
+        let mut best: Option<(usize, f32, f32)> = None;
+        let mut second = 0.0_f32;
+        for (place, (&id, &mass)) in ids.iter().zip(probabilities).enumerate() {
+            let uniform = self.uniform(seed, offset, id);
+            let quotient = mass / Self::exponential(uniform);
+            let wins = best.is_none_or(|(leader, _, lead)| {
+                quotient > lead || (quotient.total_cmp(&lead).is_eq() && id < ids[leader])
+            });
+            if wins {
+                second = best.map_or(0.0, |(_, _, lead)| lead);
+                best = Some((place, uniform, quotient));
+            } else {
+                second = second.max(quotient);
+            }
+        }
+        best.map(|(place, uniform, lead)| Winner {
+            place,
+            uniform,
+            margin: lead.ln() - second.ln(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: u32 = 132;
+
+    fn draws(race: Race, seed: u64, ids: &[u32], masses: &[f32], count: u64) -> Vec<u32> {
+        (0..count)
+            .map(|draw| ids[race.run(seed, draw * race.increment(), ids, masses).unwrap().place])
+            .collect()
+    }
+
+    #[test]
+    fn the_native_runtimes_own_expected_draws_come_out() {
+        let race = Race::new(100_000, H200);
+        let stream = draws(race, 1235, &[279, 419], &[0.545_416_1, 0.454_583_85], 8);
+        assert_eq!(stream, [419, 279, 279, 419, 279, 279, 419, 419]);
+        // Drawn over the slice of two instead, the stream starts otherwise.
+        let slice = draws(Race::new(2, H200), 1235, &[0, 1], &[0.545_416_1, 0.454_583_85], 1);
+        assert_eq!(slice, [0]);
+    }
+
+    #[test]
+    fn geometry_follows_the_device_and_the_vocabulary() {
+        let race = Race::new(151_936, H200);
+        assert_eq!((race.threads(), race.increment()), (152_064, 4));
+        let small = Race::new(151_936, 16);
+        assert_eq!((small.threads(), small.increment()), (32_768, 8));
+        assert_eq!(Race::new(7, H200).threads(), 256);
+    }
+
+    #[test]
+    fn ids_beyond_the_threads_take_the_next_component_then_the_next_call() {
+        let race = Race::new(151_936, 16);
+        let threads = u32::try_from(race.threads()).unwrap();
+        let word = |offset: u64, id: u32| race.uniform(9, offset, id);
+        let numbers = |call: u64| philox4x32([low(call), 0, 5, 0], [9, 0]);
+        #[expect(clippy::cast_precision_loss, reason = "as the generator does")]
+        let float = |number: u32| number as f32 * TWO_POW_MINUS_32 + TWO_POW_MINUS_32 / 2.0;
+        assert_eq!(word(0, 5).to_bits(), float(numbers(0)[0]).to_bits());
+        assert_eq!(word(0, 5 + threads).to_bits(), float(numbers(0)[1]).to_bits());
+        assert_eq!(word(8, 5 + 3 * threads).to_bits(), float(numbers(2)[3]).to_bits());
+        assert_eq!(word(8, 5 + 4 * threads).to_bits(), float(numbers(3)[0]).to_bits());
+    }
+
+    #[test]
+    fn a_uniform_of_one_gives_a_positive_exponential() {
+        assert!(Race::exponential(1.0) > 0.0);
+        assert_eq!(Race::exponential(1.0).to_bits(), (f32::EPSILON / 2.0).to_bits());
+        assert!((Race::exponential(0.5) - std::f32::consts::LN_2).abs() < 1e-7);
+    }
+}
