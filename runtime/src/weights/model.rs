@@ -239,3 +239,148 @@ impl Taker<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lockstep_testkit as kit;
+    use lockstep_traces::ModelConfig;
+
+    use super::*;
+    use crate::weights::HeaderError;
+
+    /// A one-layer Llama of width 2 whose tensors are all ones; `edit` changes names and shapes before it is written.
+    fn load(
+        tied: bool,
+        edit: impl FnOnce(&mut Vec<(String, Vec<usize>)>),
+    ) -> Result<ModelWeights, RuntimeError> {
+        let dir = tempfile::tempdir().unwrap();
+        let config: ModelConfig = serde_json::from_value(serde_json::json!({
+            "architectures": ["LlamaForCausalLM"], "vocab_size": 3, "hidden_size": 2,
+            "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
+            "tie_word_embeddings": tied
+        }))
+        .unwrap();
+        let hyper = Hyper::resolve(&config, Path::new("config.json")).unwrap();
+        let layer = |part: &str| format!("model.layers.0.{part}.weight");
+        let mut tensors = vec![
+            (EMBEDDING.to_owned(), vec![3, 2]),
+            (layer("input_layernorm"), vec![2]),
+            (layer("self_attn.q_proj"), vec![2, 2]),
+            (layer("self_attn.k_proj"), vec![2, 2]),
+            (layer("self_attn.v_proj"), vec![2, 2]),
+            (layer("self_attn.o_proj"), vec![2, 2]),
+            (layer("post_attention_layernorm"), vec![2]),
+            (layer("mlp.gate_proj"), vec![4, 2]),
+            (layer("mlp.up_proj"), vec![4, 2]),
+            (layer("mlp.down_proj"), vec![2, 4]),
+            ("model.norm.weight".to_owned(), vec![2]),
+        ];
+        edit(&mut tensors);
+        let data = vec![0_u8; 256];
+        let views = tensors.iter().map(|(name, shape)| {
+            let bytes = &data[..4 * shape.iter().product::<usize>()];
+            let dtype = safetensors::Dtype::F32;
+            let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes);
+            (name.clone(), view.unwrap())
+        });
+        let path = dir.path().join("model.safetensors");
+        std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+        let files = WeightFiles::open(dir.path()).unwrap();
+        ModelWeights::take(&files, &hyper, DType::F32)
+    }
+
+    fn blamed(result: Result<ModelWeights, RuntimeError>) -> String {
+        match result {
+            Err(RuntimeError::Tensor { tensor, .. }) => tensor,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_whole_model_is_taken_and_its_bytes_are_counted() {
+        let weights = load(true, |_| {}).unwrap();
+        assert!(matches!(weights.head, Head::Tied));
+        assert_eq!(weights.head_matrix().shape(), [3, 2]);
+        assert_eq!(weights.bytes_per_token(), 4 * (4 * 4 + 3 * 8 + 6));
+        assert!(weights.remarks.is_empty());
+    }
+
+    #[test]
+    fn missing_surplus_and_misshapen_tensors_are_named() {
+        let missing = load(true, |tensors| drop(tensors.remove(7)));
+        assert_eq!(blamed(missing), "model.layers.0.mlp.gate_proj.weight");
+        let surplus = "model.layers.0.self_attn.q_norm.weight";
+        let found = load(true, |tensors| tensors.push((surplus.to_owned(), vec![2])));
+        assert_eq!(blamed(found), surplus);
+        let next_layer = "model.layers.1.mlp.up_proj.weight";
+        let found = load(true, |tensors| tensors.push((next_layer.to_owned(), vec![4, 2])));
+        assert_eq!(blamed(found), next_layer);
+        let turned = load(true, |tensors| tensors[9].1 = vec![4, 2]);
+        assert_eq!(blamed(turned), "model.layers.0.mlp.down_proj.weight");
+        let biased = load(true, |tensors| {
+            tensors.push(("model.layers.0.self_attn.q_proj.bias".to_owned(), vec![2]));
+        });
+        assert_eq!(blamed(biased), "model.layers.0.self_attn.q_proj.bias");
+    }
+
+    #[test]
+    fn a_stored_rotary_table_is_remarked_on_and_not_used() {
+        let name = "model.layers.0.self_attn.rotary_emb.inv_freq".to_owned();
+        let weights = load(true, |tensors| tensors.push((name, vec![1]))).unwrap();
+        assert_eq!(weights.remarks.len(), 1);
+    }
+
+    #[test]
+    fn an_untied_model_has_its_own_head() {
+        assert_eq!(blamed(load(false, |_| {})), LM_HEAD);
+        let with_head = |tensors: &mut Vec<_>| tensors.push((LM_HEAD.to_owned(), vec![3, 2]));
+        assert!(matches!(load(false, with_head).unwrap().head, Head::Own(_)));
+        let equal = load(true, with_head).unwrap();
+        assert!(matches!(equal.head, Head::Tied) && equal.remarks.is_empty());
+    }
+
+    #[test]
+    fn case_56_the_head_that_is_absent_or_superfluous() {
+        let open =
+            |name: &str| WeightFiles::open(&kit::data().join("cases/56").join(name)).unwrap();
+        let (head, remark) = output_head(&open("tied_ok"), true).unwrap();
+        assert!(matches!(head, Head::Tied) && remark.is_none());
+        let error = output_head(&open("untied_missing"), false).unwrap_err().to_string();
+        assert!(error.contains(LM_HEAD) && error.contains("tie_word_embeddings is false"));
+        let (head, remark) = output_head(&open("tied_but_both"), true).unwrap();
+        assert!(matches!(head, Head::Tied));
+        assert!(remark.unwrap().contains("different logits"));
+    }
+
+    #[test]
+    fn case_54_files_that_are_broken_say_how() {
+        let open = |name: &str| {
+            let path = kit::data().join("cases/54").join(format!("{name}.safetensors"));
+            WeightFiles::open_file(&path)
+        };
+        let files = open("ok").unwrap();
+        assert_eq!(files.tensor("a").unwrap().elements().get(3), Some(3.0));
+        assert_eq!(files.tensor("b").unwrap().elements().get(0), Some(4.0));
+        let fault = |name: &str| match open(name) {
+            Err(RuntimeError::Safetensors { source, .. }) => source,
+            Err(other) => panic!("{name}: {other}"),
+            Ok(_) => panic!("{name} was opened"),
+        };
+        assert!(matches!(
+            fault("truncated"),
+            HeaderError::Truncated { tensor, missing: 7, have: 25, want: 32 } if tensor == "b"
+        ));
+        assert_eq!(fault("trailing"), HeaderError::Trailing { bytes: 5 });
+        assert!(matches!(fault("overlap"), HeaderError::Overlap { start: 0, end: 16, .. }));
+        assert!(matches!(fault("hole"), HeaderError::Hole { start: 16, end: 24, .. }));
+        assert!(matches!(fault("shape_mismatch"), HeaderError::Tensor { .. }));
+        assert!(matches!(fault("header_huge"), HeaderError::Length { length: 132_095_296, .. }));
+        assert!(matches!(fault("header_not_json"), HeaderError::Json(_)));
+        assert_eq!(fault("dup_key"), HeaderError::Duplicate("a".to_owned()));
+        assert_eq!(fault("seven_bytes"), HeaderError::TooShort(7));
+        assert_eq!(fault("empty"), HeaderError::TooShort(0));
+        assert_eq!(fault("lfs_pointer"), HeaderError::LfsPointer);
+    }
+}
