@@ -7,7 +7,7 @@ use crate::charts::palette::DARK;
 const BASE: &str = r#"
 :root{color-scheme:light dark;--paper:#fff;--ink:#1b1e23;--muted:#5a6370;--line:#d8dce1;--panel:#f6f7f9;--figure:#fff;--accent:#0063a3;
 --good:#00694b;--bad:#a53a00;--unsure:#6b4a00;--goodbg:#e6f4ee;--badbg:#fdeee3;--unsurebg:#fbf3dc}
-@media(prefers-color-scheme:dark){:root{--paper:#101216;--ink:#e8eaed;--muted:#a4adb9;--line:#343a42;--panel:#171a1f;--figure:#171a1f;--accent:#7cc0f0;
+@media screen and (prefers-color-scheme:dark){:root{--paper:#101216;--ink:#e8eaed;--muted:#a4adb9;--line:#343a42;--panel:#171a1f;--figure:#171a1f;--accent:#7cc0f0;
 --good:#5fd6ae;--bad:#ff9d5c;--unsure:#e9c15a;--goodbg:#12261f;--badbg:#2e1d12;--unsurebg:#2a2412}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
