@@ -99,7 +99,7 @@ mod tests {
         let plan = Plan { isa: Isa::detect(), dtype: DType::F32, parallel: false };
         let mut out = [0.0; 4];
         linear(plan, &linear_weights, &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0], &mut out);
-        assert_eq!(out, [1.5, 3.5, 6.5, 14.5]);
+        assert_eq!(out.map(f32::to_bits), [1.5, 3.5, 6.5, 14.5].map(f32::to_bits));
     }
 
     #[test]

@@ -220,7 +220,7 @@ fn rows_and_events_tell_one_story_under_every_rule_set() {
     assert_eq!(at, [48, 56, 64, 72, 80, 88]);
 }
 
-fn compaction<'a>(sink: &'a MemorySink, ordinal: u32) -> (&'a EventRow, &'a Dump) {
+fn compaction(sink: &MemorySink, ordinal: u32) -> (&EventRow, &Dump) {
     let event = sink.events.iter().find(|event| event.ordinal == ordinal).unwrap();
     let id = DumpId::Compaction { sample_id: event.sample_id.clone(), ordinal };
     assert_eq!(event.dump, Some(id.relative_path()));

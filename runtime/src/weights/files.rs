@@ -239,7 +239,7 @@ mod tests {
     fn unaligned_data_is_read_all_the_same() {
         // A header of odd length puts the data at an odd offset.
         let json = r#"{"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}"#;
-        let json = if json.len() % 2 == 0 { format!("{json} ") } else { json.to_owned() };
+        let json = if json.len().is_multiple_of(2) { format!("{json} ") } else { json.to_owned() };
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(json.as_bytes());
         bytes.extend_from_slice(&0x3C00_u16.to_le_bytes());
