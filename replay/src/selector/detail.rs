@@ -88,7 +88,7 @@ pub struct HypothesisDetail {
     pub heads: u64,
     /// Mean Jaccard index over keep-sets.
     pub mean_jaccard: f64,
-    /// Largest ratio of a stage's error to its limit; infinite (null in JSON) where infinities or shapes differ.
+    /// Largest ratio of a stage's error to its limit; `None` where no stage is recorded, or infinities or shapes differ.
     pub max_stage_error: Option<f64>,
     /// First stage that does not agree.
     pub first_stage: Option<String>,

@@ -64,8 +64,11 @@ impl Judged {
         self.sets.iter().map(|set| set.jaccard).sum::<f64>() / n
     }
 
-    /// Largest error over limit; `None` where infinities or shapes differ.
+    /// Largest error over limit; `None` where no stage is recorded, or infinities or shapes differ.
     pub(super) fn max_stage_error(&self) -> Option<f64> {
+        if self.stages.is_empty() {
+            return None;
+        }
         let mut worst = 0.0f64;
         for stage in &self.stages {
             if stage.note.is_some() {
