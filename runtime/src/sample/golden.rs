@@ -144,8 +144,22 @@ fn every_filter_case_of_transformers_keeps_the_same_ids_where_nothing_is_tied() 
     }
     let Tally { equal, tied, near, differ } = tally;
     assert!(differ.is_empty(), "{} differ: {differ:#?}", differ.len());
-    assert!(equal > 700, "equal {equal}, tied {tied}, at an edge {near}");
+    assert!(equal >= 860, "equal {equal}, tied {tied}, at an edge {near}");
     assert_eq!(equal + tied + near, 932);
+}
+
+/// Among ties other ids may stand in for each other, and transformers keeps all that are tied at rank k: the logits
+/// that survive here are those that survive there, or the larger ones of them.
+fn tied_alike(row: &[f32], found: &Survivors, want: &[u32]) -> bool {
+    let falling = |ids: &[u32]| {
+        let mut logits: Vec<f32> = ids.iter().map(|&id| row[id as usize]).collect();
+        logits.sort_by(|a, b| b.total_cmp(a));
+        logits
+    };
+    let (ours, theirs) = (falling(&found.ids), falling(want));
+    let cut_at_k = found.margins.top_k == Some(0.0);
+    (cut_at_k || ours.len() == theirs.len())
+        && ours.iter().zip(&theirs).all(|(a, b)| a.total_cmp(b).is_eq())
 }
 
 fn filter_case(
@@ -184,7 +198,7 @@ fn filter_case(
         } else {
             tally.differ.push(format!("case {number}: probabilities; {case}"));
         }
-    } else if tie {
+    } else if tie && tied_alike(row, &found, want.0) {
         tally.tied += 1;
     } else if edge("top_p_margin", 1e-6) || edge("min_p_rel_margin", 1e-6) {
         tally.near += 1;
