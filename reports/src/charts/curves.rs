@@ -17,7 +17,7 @@ pub(crate) fn alt(curve: &Curve) -> String {
     let smallest = |values: &[Option<Num>]| finite(values).fold(f64::INFINITY, f64::min);
     let largest = finite(&curve.logit_diff).fold(0.0, f64::max);
     format!(
-        "Sample {}: smallest top-2 margin {} ({}) and {} ({}); largest logit difference {} over {} compared rows.",
+        "Sample {}: smallest top-2 margin {} ({}) and {} ({}); largest logit difference {} over the {} compared rows drawn.",
         curve.sample_id,
         short(smallest(&curve.margin_left), 4),
         curve.left_label,

@@ -53,8 +53,9 @@ pub(crate) fn page_with(report: &Report, drawn: &[Figure]) -> Result<String, Rep
         section(&mut view, "limits", "What this does not show");
         view.lines("plain", &report.limits);
     }
-    view.raw("</main>\n<footer><p>Every figure on this page is a value of report.json, rounded to five significant digits; ");
-    view.raw("a dash stands for a figure that does not exist.</p></footer>\n</body>\n</html>\n");
+    view.raw("</main>\n<footer><p>Figures in tables, findings and token boxes are values of report.json, rounded to five ");
+    view.raw("significant digits; a dash stands for a figure that does not exist. Drawings and their captions are made ");
+    view.raw("from its lists.</p></footer>\n</body>\n</html>\n");
     Ok(view.finish())
 }
 
