@@ -3,6 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use lockstep_reports::text::TextOptions;
 use serde::Serialize;
 
 use crate::cli::Format;
@@ -38,9 +39,10 @@ pub(crate) fn error(error: &anyhow::Error, verbose: bool) {
     }
 }
 
-/// May stdout carry colour?
-pub(crate) fn colour() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+/// How text is set on this stdout: colours only on a terminal that wants them.
+pub(crate) fn text_options() -> TextOptions {
+    let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    TextOptions { color, ..TextOptions::default() }
 }
 
 /// A progress line with an ETA on stderr; silent for the first second and where stderr is no terminal it prints

@@ -86,10 +86,17 @@ pub(crate) enum CheckCommand {
     /// Scores, z-scores, reductions and keep-sets against the selector's mathematics.
     Selector(SelectorArgs),
     /// Positions, RoPE indices, protected rows, trigger.
-    Positions(CheckArgs),
+    Positions(PositionsArgs),
 }
 
-/// `check gather` and `check positions`.
+/// `check positions`.
+#[derive(Debug, Args)]
+pub(crate) struct PositionsArgs {
+    /// Run folder.
+    pub(crate) run: PathBuf,
+}
+
+/// `check gather`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Run folder.

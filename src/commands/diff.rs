@@ -32,14 +32,14 @@ pub(crate) fn execute(args: &DiffArgs, format: Format) -> anyhow::Result<Status>
     let truth = args.truth.as_deref().map(Trace::read).transpose()?;
     let tokenizer = args.model.as_deref().map(tokenizer).transpose()?.flatten();
     let report = compare(&left, &right, truth.as_ref().zip(control.as_ref()), tokenizer.as_ref());
-    let page = page(&left, &right, &report, tokenizer.as_ref(), args)?;
+    let page = page(&left, &right, &report, tokenizer.as_ref(), args);
     if let Some(out) = &args.out {
         let files = write_all(&page, out)?;
         if let Some(first) = files.first() {
             console::note(&format!("report: {}", first.display()));
         }
     }
-    console::answer(format, &lockstep_reports::text::render(&page, console::colour()), &report)?;
+    console::answer(format, &lockstep_reports::text::render(&page, console::text_options()), &report)?;
     Ok(Status::of(&report.verdict))
 }
 
@@ -72,13 +72,13 @@ fn page(
     diff: &DiffReport,
     tokenizer: Option<&Tokenizer>,
     args: &DiffArgs,
-) -> anyhow::Result<Report> {
+) -> Report {
     let command = format!("lockstep diff {} {}", args.baseline.display(), args.target.display());
     let mut report = Report::new("Where two traces part", command, diff.verdict.clone());
     report.story.push(Paragraph::new(ParagraphKind::Headline, diff.summary.clone()));
-    pages::add_pair(&mut report, left, right, diff, tokenizer)?;
+    pages::add_pair(&mut report, left, right, diff, tokenizer);
     report.findings.clone_from(&diff.findings);
     report.limits.clone_from(&diff.limits);
     report.diffs.push(diff.clone());
-    Ok(report)
+    report
 }

@@ -26,6 +26,34 @@ impl Trace {
         Ok(Self { label: path.display().to_string(), loaded, samples })
     }
 
+    /// Drops the rows of every other sample.
+    pub(crate) fn keep_only(&mut self, ids: &[String]) {
+        let steps = &self.loaded.steps;
+        let rows: Vec<_> = (0..steps.len)
+            .filter(|&i| steps.sample_id(i).is_some_and(|id| ids.iter().any(|wanted| wanted == id)))
+            .filter_map(|i| steps.row(i))
+            .collect();
+        self.loaded.steps = lockstep_traces::store::StepColumns::from_rows(&rows);
+        self.loaded.samples.clone_from(&self.loaded.steps.sample_ids);
+        self.loaded.events.retain(|event| ids.contains(&event.sample_id));
+        self.samples.retain(|row| ids.contains(&row.sample_id));
+    }
+
+    /// Gives the samples the ids that those of `other` bear, in order.
+    pub(crate) fn rename_as(&mut self, other: &Self) {
+        let map: std::collections::BTreeMap<String, String> =
+            self.loaded.samples.iter().cloned().zip(other.loaded.samples.iter().cloned()).collect();
+        let rename = |id: &mut String| {
+            if let Some(new) = map.get(id.as_str()) {
+                id.clone_from(new);
+            }
+        };
+        self.loaded.samples.iter_mut().for_each(rename);
+        self.loaded.steps.sample_ids.iter_mut().for_each(rename);
+        self.loaded.events.iter_mut().for_each(|event| rename(&mut event.sample_id));
+        self.samples.iter_mut().for_each(|row| rename(&mut row.sample_id));
+    }
+
     /// As one side of a comparison.
     pub(crate) fn side(&self) -> Side<'_> {
         Side {

@@ -1,10 +1,16 @@
 //! What each verb does. A command wires libraries together; it computes nothing itself.
 
+mod check;
 mod conformance;
+mod demo;
+mod diff;
 mod doctor;
 mod inputs;
 mod inspect;
+mod pages;
 mod recording;
+mod replay;
+mod replaying;
 mod run;
 mod selection;
 
@@ -14,6 +20,10 @@ use crate::exit::Status;
 /// Carries out the command line.
 pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
     match &cli.command {
+        Command::Check(command) => check::execute(command, cli.format),
+        Command::Demo(args) => demo::execute(args, cli.format),
+        Command::Replay(command) => replay::execute(command, cli.format),
+        Command::Diff(args) => diff::execute(args, cli.format),
         Command::Conformance(args) => conformance::execute(args, cli.format),
         Command::Run(args) => run::execute(args, cli.format),
         Command::Inspect(args) => inspect::execute(args, cli.format),

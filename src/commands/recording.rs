@@ -97,6 +97,9 @@ pub(crate) fn manifest(engine: &Engine, job: &Job<'_>) -> anyhow::Result<Manifes
     ] {
         manifest.set(key, serde_json::to_value(choice)?, "flag");
     }
+    if let Some(stats) = job.stats {
+        manifest.set("policy.stats", stats.display().to_string(), "flag");
+    }
     manifest.set("trace.top_k", job.plan.top_k, "flag");
     manifest.set("run.batch", job.options.batch, "flag");
     Ok(manifest)

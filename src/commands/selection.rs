@@ -2,6 +2,8 @@
 //!
 //! The file holds `k_rot` `[layers, kv_heads, rows, head_dim]` (f32, f16 or bf16, as stored, rotated) and `positions` i32 `[kv_heads, rows]`.
 
+use std::path::Path;
+
 use anyhow::Context as _;
 use half::{bf16, f16};
 use lockstep_runtime::RotaryTable;
@@ -9,8 +11,8 @@ use lockstep_runtime::select::{CacheView, Dims, Keys, Rules, SelectInput, Select
 use lockstep_traces::hash::sha256_file;
 use lockstep_traces::store::{DumpFile, RunWriter, TensorView};
 use lockstep_traces::{
-    Cause, DType, Dump, DumpId, EventRow, FinishReason, Manifest, PolicyKind, SampleRow, Tensor,
-    TraceSink as _,
+    Cause, DType, Dump, DumpId, EventRow, FinishReason, Manifest, PolicyKind, PolicySpec, RecordPlan,
+    SampleRow, Tensor, TraceSink as _,
 };
 use serde_json::json;
 
@@ -97,51 +99,95 @@ impl Cache {
     }
 }
 
+/// One selection over brought keys.
+pub(crate) struct CacheJob<'a> {
+    pub(crate) cache: &'a Path,
+    pub(crate) stats: &'a Path,
+    pub(crate) spec: &'a PolicySpec,
+    pub(crate) plan: &'a RecordPlan,
+    pub(crate) plant: Option<Cause>,
+    pub(crate) out: &'a Path,
+}
+
+/// What was selected.
+pub(crate) struct Chosen {
+    rows: usize,
+    kept: usize,
+    next: u32,
+    shape: Vec<usize>,
+}
+
 pub(crate) fn execute(args: &RunArgs, plant: Option<Cause>, format: Format) -> anyhow::Result<Status> {
-    let path = args.source.cache.as_deref().context("--cache is needed")?;
-    let stats_path = args.policy.stats.as_deref().ok_or_else(|| usage("--cache needs --stats"))?;
+    let cache = args.source.cache.as_deref().context("--cache is needed")?;
+    let stats = args.policy.stats.as_deref().ok_or_else(|| usage("--cache needs --stats"))?;
     if args.policy.policy != PolicyKind::Triattention {
         return Err(usage("--cache runs the selector: give --policy triattention"));
     }
-    let stats = lockstep_traces::stats::read(stats_path)?;
+    let (spec, plan) = (run::policy_spec(&args.policy), run::record_plan(&args.record));
+    let job = CacheJob { cache, stats, spec: &spec, plan: &plan, plant, out: &args.out };
+    let chosen = record(&job)?;
+    let text = format!(
+        "{}: kept {} of {} rows per KV head, N = {}\n",
+        args.out.display(),
+        chosen.kept,
+        chosen.rows,
+        chosen.next
+    );
+    let answer = json!({"run": args.out.display().to_string(), "rows_before": chosen.rows, "rows_after": chosen.kept,
+        "absolute_position": chosen.next, "keep_shape": chosen.shape});
+    console::answer(format, &text, &answer)?;
+    Ok(Status::Parity)
+}
+
+/// Selects and records.
+pub(crate) fn record(job: &CacheJob<'_>) -> anyhow::Result<Chosen> {
+    let stats = lockstep_traces::stats::read(job.stats)?;
     let inv_freq = stats.inv_freq.clone().with_context(|| {
-        format!("{}: no inv_freq; statistics for --cache must hold the rotary frequencies", stats_path.display())
+        format!("{}: no inv_freq; statistics for --cache must hold the rotary frequencies", job.stats.display())
     })?;
     let attention_scaling = stats.freq_scale_sq.as_ref().and_then(|list| list.first()).map_or(1.0, |s| s.sqrt());
     let rotary = RotaryTable { inv_freq, attention_scaling };
-    let cache = Cache::read(&DumpFile::open(path)?, stats.heads.len())?;
-    let rules = Rules::resolve(&run::policy_spec(&args.policy))?;
-    let budget = rules.kv_budget;
-    let selector = Selector::new(rules, &stats, &rotary, cache.dims, plant)?;
+    let cache = Cache::read(&DumpFile::open(job.cache)?, stats.heads.len())?;
+    let rules = Rules::resolve(job.spec)?;
+    let keep = rules.kv_budget;
+    let selector = Selector::new(rules, &stats, &rotary, cache.dims, job.plant)?;
     let next = cache.next_position();
-    let input = SelectInput { cache: &cache.view(), round_start: next, prompt_len: 0, keep: budget };
+    let input = SelectInput { cache: &cache.view(), round_start: next, prompt_len: 0, keep };
     let chosen = selector.select(&input, selector.noise().as_mut(), true)?;
     let selection = chosen.context("the rule set declines to compact this cache")?;
+    let mut writer = RunWriter::create(job.out, manifest(job, &cache, &selector)?, job.plan.clone())?;
+    writer.dump(dump(&cache, next, &selection))?;
+    writer.event(event(&cache, next, &selection))?;
+    writer.sample(sample())?;
+    writer.finish()?;
+    Ok(Chosen { rows: cache.rows, kept: selection.keep.len(), next, shape: selection.keep.shape() })
+}
+
+fn manifest(job: &CacheJob<'_>, cache: &Cache, selector: &Selector) -> anyhow::Result<Manifest> {
     let mut manifest = Manifest::new(recording::producer("lockstep-runtime"), "cpu");
     manifest.created_at = recording::now();
     manifest.cache_dtype = Some(cache.dtype);
     manifest.dtype = Some(DType::F32);
     manifest.includes_prompt = false;
-    manifest.model.stats_sha256 = Some(sha256_file(stats_path)?);
+    manifest.model.stats_sha256 = Some(sha256_file(job.stats)?);
     manifest.set("policy.kind", "triattention", "flag");
+    manifest.set("policy.stats", job.stats.display().to_string(), "flag");
     for setting in selector.rules().effective() {
         manifest.set(setting.key, setting.value.clone(), setting.source);
     }
-    if let Some(cause) = plant {
+    for (key, value) in [
+        ("model.num_attention_heads", cache.dims.q_heads),
+        ("model.num_key_value_heads", cache.dims.kv_heads),
+        ("model.num_hidden_layers", cache.dims.layers),
+        ("model.head_dim", cache.dims.head_dim),
+    ] {
+        manifest.set(key, value, "cache");
+    }
+    if let Some(cause) = job.plant {
         manifest.set("plant", cause.slug(), "flag");
     }
-    manifest.remarks.push(format!("selection alone over the cached keys of {}; no model was run", path.display()));
-    let mut writer = RunWriter::create(&args.out, manifest, run::record_plan(&args.record))?;
-    writer.dump(dump(&cache, next, &selection))?;
-    writer.event(event(&cache, next, &selection))?;
-    writer.sample(sample())?;
-    writer.finish()?;
-    let kept = selection.keep.len();
-    let text = format!("{}: kept {kept} of {} rows per KV head, N = {next}\n", args.out.display(), cache.rows);
-    let answer = json!({"run": args.out.display().to_string(), "rows_before": cache.rows, "rows_after": kept,
-        "absolute_position": next, "keep_shape": selection.keep.shape()});
-    console::answer(format, &text, &answer)?;
-    Ok(Status::Parity)
+    manifest.remarks.push(format!("selection alone over the cached keys of {}; no model was run", job.cache.display()));
+    Ok(manifest)
 }
 
 fn dump(cache: &Cache, next: u32, selection: &Selection) -> Dump {
