@@ -28,6 +28,28 @@ struct Wrong {
     unmoved: bool,
 }
 
+/// The dump of a compaction.
+pub(super) fn dump(
+    run: &RunReader,
+    recording: &Recording,
+    event: &Event,
+) -> Result<Option<DumpFile>, ReplayError> {
+    let sample_id = recording.sample_id.clone();
+    Ok(run.dump(&DumpId::Compaction { sample_id, ordinal: event.ordinal })?)
+}
+
+/// Compactions whose keys before them are dumped.
+pub(super) fn dumped(run: &RunReader, recording: &Recording) -> Result<Vec<Event>, ReplayError> {
+    let mut events = Vec::new();
+    for event in &recording.events {
+        let dump = dump(run, recording, event)?;
+        if dump.is_some_and(|dump| dump.names().any(|name| name.starts_with("pre."))) {
+            events.push(*event);
+        }
+    }
+    Ok(events)
+}
+
 /// Checks `post == pre[keep]`, bit for bit, wherever both are dumped. A gather is a copy: it has no rounding to forgive.
 pub(super) fn check(
     run: &RunReader,
@@ -37,9 +59,7 @@ pub(super) fn check(
     let mut caches = Caches::default();
     let hyper = model.hyper();
     for event in &recording.events {
-        let sample_id = recording.sample_id.clone();
-        let id = DumpId::Compaction { sample_id, ordinal: event.ordinal };
-        let Some(dump) = run.dump(&id)? else { continue };
+        let Some(dump) = dump(run, recording, event)? else { continue };
         if !dump.has("keep") {
             continue;
         }

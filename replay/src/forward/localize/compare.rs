@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_reference::forward::{Model, Precision};
+use lockstep_reference::forward::{Cache, Model, Precision};
 use lockstep_traces::TraceError;
 use lockstep_traces::store::RunReader;
 use serde_json::{Value, json};
 
+use super::caches;
 use super::observed::Observed;
 use super::order::Slot;
 use super::passes::Pass;
 use crate::ReplayError;
-use crate::forward::recording::Recording;
+use crate::forward::recording::{Event, Recording};
 
 /// A stage departs where its error exceeds this many times the control's. Two sound programs of one dtype differ in order
 /// of accumulation and in rounding points, which moves an error by a factor of up to 3 (transformers against this
@@ -76,55 +77,120 @@ pub(super) fn distance(values: &[f64], truth: &[f64]) -> f64 {
     (sums[0] / if sums[1] > 0.0 { sums[1] } else { 1.0 }).sqrt()
 }
 
-/// Runs truth and control over the sample and compares every recorded stage.
+/// Runs truth and control over the sample, side by side, and compares every recorded stage and every dumped cache.
 pub(super) fn compare(
     run: &RunReader,
     recording: &Recording,
     observed: &[Observed],
+    events: &[Event],
     [truth, control]: [&Model; 2],
     chunk: usize,
 ) -> Result<Comparison, ReplayError> {
     let positions: Vec<u32> = observed.iter().map(|row| row.position).collect();
     let end = positions.last().map_or(0, |last| *last as usize + 1);
     if end > recording.rows.len() {
-        return Err(ReplayError::incomparable(
-            &recording.sample_id,
-            format!(
-                "a dump stands at position {} and the trace ends at {}",
-                end - 1,
-                recording.rows.len()
-            ),
-        ));
+        let what = format!(
+            "a dump stands at position {} and the trace ends at {}",
+            end - 1,
+            recording.rows.len()
+        );
+        return Err(ReplayError::incomparable(&recording.sample_id, what));
     }
-    let layers = truth.hyper().layers;
-    let collect = |model: &Model| -> Result<BTreeMap<(u32, usize), Vec<f64>>, ReplayError> {
-        let mut pass = Pass::new(run, recording, model)?;
-        let stages = pass.advance(end, chunk, &positions, &mut |_, _| Ok(()))?;
-        Ok(stages
-            .into_iter()
-            .map(|(position, stage)| {
-                let rank = Slot { layer: stage.layer, name: stage.name }.rank(layers);
-                ((position, rank), stage.values)
-            })
-            .collect())
-    };
-    let (exact, same) = (collect(truth)?, collect(control)?);
     // Dumps are f32, whatever the arithmetic.
     let roundoff = control.precision().unit_roundoff().max(Precision::F32.unit_roundoff());
-    let mut result = Comparison {
-        compared: 0,
-        different: 0,
-        skipped: 0,
-        positions,
-        first: None,
-        worst: BTreeMap::new(),
-    };
+    let mut sides = [Side::new(run, recording, truth)?, Side::new(run, recording, control)?];
+    let mut found =
+        Tally { entries: Vec::new(), skipped: 0, layers: truth.hyper().layers, roundoff };
+    for event in events {
+        let stop = event.absolute_position as usize;
+        let [exact, same] = [
+            sides[0].advance(stop, chunk, &positions)?,
+            sides[1].advance(stop, chunk, &positions)?,
+        ];
+        if let (Some(exact), Some(same)) = (exact, same) {
+            found.caches(run, recording, event, [&exact, &same])?;
+        }
+    }
+    for side in &mut sides {
+        side.advance(end, chunk, &positions)?;
+    }
     for row in observed {
-        for slot in Slot::all(layers) {
+        found.row(run, row, [&sides[0].stages, &sides[1].stages])?;
+    }
+    Ok(found.finish(positions))
+}
+
+/// One of the two passes.
+struct Side<'a> {
+    pass: Pass<'a>,
+    layers: usize,
+    stages: BTreeMap<(u32, usize), Vec<f64>>,
+}
+
+impl<'a> Side<'a> {
+    fn new(
+        run: &'a RunReader,
+        recording: &'a Recording,
+        model: &'a Model,
+    ) -> Result<Self, ReplayError> {
+        let pass = Pass::new(run, recording, model)?;
+        Ok(Self { pass, layers: model.hyper().layers, stages: BTreeMap::new() })
+    }
+
+    /// Returns the cache as it stood before the compaction at `end`, if there is one.
+    fn advance(
+        &mut self,
+        end: usize,
+        chunk: usize,
+        watched: &[u32],
+    ) -> Result<Option<Cache>, ReplayError> {
+        let mut last = None;
+        let stages = self.pass.advance(end, chunk, watched, &mut |cache, _| {
+            // Rows are shared with the running cache; a gather replaces them there and leaves these alone.
+            last = Some(cache.clone());
+            Ok(())
+        })?;
+        for (position, stage) in stages {
+            let rank = Slot { layer: stage.layer, name: stage.name }.rank(self.layers);
+            self.stages.insert((position, rank), stage.values);
+        }
+        Ok(last)
+    }
+}
+
+/// Stages compared so far.
+struct Tally {
+    entries: Vec<Departure>,
+    skipped: u64,
+    layers: usize,
+    roundoff: f64,
+}
+
+impl Tally {
+    fn add(
+        &mut self,
+        position: u32,
+        slot: Slot,
+        values: &[f64],
+        [exact, same]: [&[f64]; 2],
+        roundoff: f64,
+    ) {
+        let (error, control) = (distance(values, exact), distance(same, exact));
+        let tolerance = (RATIO * control).max(FLOOR * roundoff);
+        self.entries.push(Departure { position, slot, error, control, tolerance });
+    }
+
+    fn row(
+        &mut self,
+        run: &RunReader,
+        row: &Observed,
+        [exact, same]: [&BTreeMap<(u32, usize), Vec<f64>>; 2],
+    ) -> Result<(), ReplayError> {
+        for slot in Slot::all(self.layers) {
             let Some(values) = row.get(slot.layer, slot.name) else { continue };
-            let key = (row.position, slot.rank(layers));
+            let key = (row.position, slot.rank(self.layers));
             let (Some(exact), Some(same)) = (exact.get(&key), same.get(&key)) else {
-                result.skipped += 1;
+                self.skipped += 1;
                 continue;
             };
             if exact.len() != values.len() {
@@ -135,25 +201,65 @@ pub(super) fn compare(
                 }
                 .into());
             }
-            let (error, control) = (distance(values, exact), distance(same, exact));
-            let tolerance = (RATIO * control).max(FLOOR * roundoff);
-            result.add(Departure { position: row.position, slot, error, control, tolerance });
+            self.add(row.position, slot, values, [exact, same], self.roundoff);
         }
+        Ok(())
     }
-    Ok(result)
-}
 
-impl Comparison {
-    fn add(&mut self, stage: Departure) {
-        self.compared += 1;
-        let ratio = stage.error / stage.tolerance;
-        let worst = self.worst.get(stage.slot.name).map_or(-1.0, |(worst, _)| *worst);
-        if ratio > worst {
-            self.worst.insert(stage.slot.name, (ratio, stage.clone()));
+    fn caches(
+        &mut self,
+        run: &RunReader,
+        recording: &Recording,
+        event: &Event,
+        [exact, same]: [&Cache; 2],
+    ) -> Result<(), ReplayError> {
+        let Some(dump) = caches::dump(run, recording, event)? else { return Ok(()) };
+        for layer in 0..self.layers {
+            let (exact, same) = (exact.layer(layer)?, same.layer(layer)?);
+            let pairs = [("pre.k", &exact.k, &same.k), ("pre.v", &exact.v, &same.v)];
+            for (name, exact, same) in pairs {
+                let tensor = format!("{name}.layer{layer:02}");
+                if !dump.has(&tensor) {
+                    continue;
+                }
+                let view = dump.get(&tensor)?;
+                let values = view.to_f64()?;
+                if values.len() != exact.len() {
+                    return Err(view
+                        .error(format!(
+                            "holds {} values, the reference {}",
+                            values.len(),
+                            exact.len()
+                        ))
+                        .into());
+                }
+                let stored = Precision::of(view.dtype).map_or(0.0, Precision::unit_roundoff);
+                let position = event.absolute_position.saturating_sub(1);
+                let roundoff = self.roundoff.max(stored);
+                self.add(position, Slot::cache(layer, name), &values, [exact, same], roundoff);
+            }
         }
-        if stage.error > stage.tolerance {
-            self.different += 1;
-            self.first.get_or_insert(stage);
+        Ok(())
+    }
+
+    fn finish(mut self, positions: Vec<u32>) -> Comparison {
+        let layers = self.layers;
+        self.entries.sort_by_key(|entry| (entry.position, entry.slot.rank(layers)));
+        let departs = |entry: &&Departure| entry.error > entry.tolerance;
+        let mut worst: BTreeMap<&'static str, (f64, Departure)> = BTreeMap::new();
+        for entry in &self.entries {
+            let ratio = entry.error / entry.tolerance;
+            if worst.get(entry.slot.name).is_none_or(|(before, _)| ratio > *before) {
+                worst.insert(entry.slot.name, (ratio, entry.clone()));
+            }
+        }
+        Comparison {
+            compared: self.entries.len() as u64,
+            different: self.entries.iter().filter(departs).count() as u64,
+            skipped: self.skipped,
+            positions,
+            first: self.entries.iter().find(departs).cloned(),
+            worst,
         }
     }
 }

@@ -7,6 +7,7 @@
 mod attention;
 mod caches;
 mod compare;
+mod keys;
 mod norm;
 mod observed;
 mod order;
@@ -22,10 +23,11 @@ use lockstep_traces::store::RunReader;
 use lockstep_traces::{CheckKind, CheckReport, Evidence, Finding, Location, Verdict};
 use serde_json::{Value, json};
 
+use self::caches::Caches;
 use self::compare::{Comparison, Departure};
 use self::observed::Observed;
 use self::order::Slot;
-use super::recording::Recording;
+use super::recording::{Event, Recording};
 use super::self_check::figure;
 use crate::ReplayError;
 
@@ -62,6 +64,14 @@ impl Scene<'_> {
         self.observed.iter().find(|row| row.position == self.departure.position)
     }
 
+    /// The compaction whose cache departs.
+    fn ordinal(&self) -> Option<u32> {
+        let cache = matches!(self.departure.slot.name, "pre.k" | "pre.v");
+        let mut events = self.recording.events.iter().filter(|_| cache);
+        let n = self.departure.position + 1;
+        events.find(|event| event.absolute_position == n).map(|event| event.ordinal)
+    }
+
     /// Would values this far from the recorded ones pass for the same computation?
     fn explains(&self, error: f64) -> bool {
         error <= self.departure.tolerance
@@ -90,24 +100,30 @@ pub fn localize(
     options: &LocalizeOptions,
 ) -> Result<CheckReport, ReplayError> {
     let Some(sample) = observed::sample(run, options)? else {
-        return Ok(nothing("no hidden states are recorded; record some with a plan for `hidden`"));
+        return Ok(nothing("no hidden states or caches are recorded; record some"));
     };
     let recording = Recording::read(run, &sample)?;
     let truth = Model::load(model_dir, Precision::F64)?;
     let observed = observed::read(run, &sample, options, truth.hyper())?;
-    if observed.is_empty() {
-        return Ok(nothing("none of the positions asked for has recorded hidden states"));
+    let events: Vec<Event> = caches::dumped(run, &recording)?
+        .into_iter()
+        .filter(|event| {
+            options
+                .positions
+                .as_ref()
+                .is_none_or(|asked| asked.contains(&(event.absolute_position - 1)))
+        })
+        .collect();
+    if observed.is_empty() && events.is_empty() {
+        return Ok(nothing("none of the positions asked for has recorded hidden states or caches"));
     }
     let mut limits = Vec::new();
-    let dtype = run.manifest().dtype.and_then(Precision::of).unwrap_or_else(|| {
-        limits.push("the run does not state its dtype; the control is f32".to_owned());
-        Precision::F32
-    });
+    let dtype = coarsest(run, &mut limits);
     let control = Model::load(model_dir, dtype)?;
     let comparison =
-        compare::compare(run, &recording, &observed, [&truth, &control], options.chunk)?;
+        compare::compare(run, &recording, &observed, &events, [&truth, &control], options.chunk)?;
     let mut caches = caches::check(run, &recording, &truth)?;
-    limits.append(&mut caches.limits);
+    caches.limits.splice(0..0, limits);
     let mut findings = Vec::new();
     if let Some(departure) = &comparison.first {
         let scene = Scene {
@@ -125,26 +141,67 @@ pub fn localize(
         let at = found.location.position.unwrap_or(0);
         comparison.first.as_ref().is_none_or(|departure| at < departure.position)
     });
+    let gathers = std::mem::take(&mut caches.findings);
     if gather_first {
-        findings.splice(0..0, caches.findings);
+        findings.splice(0..0, gathers);
     } else {
-        findings.extend(caches.findings);
+        findings.extend(gathers);
     }
-    Ok(report(&recording, dtype, &comparison, caches.compared, findings, limits))
+    Ok(report(&recording, &observed, dtype, &comparison, caches, findings))
+}
+
+/// The dtype that the control computes in: the run's, or its cache's where that is narrower. The control then rounds more
+/// than the run did, so that it can only excuse too much and never accuse.
+fn coarsest(run: &RunReader, limits: &mut Vec<String>) -> Precision {
+    let manifest = run.manifest();
+    let dtype = manifest.dtype.and_then(Precision::of).unwrap_or_else(|| {
+        limits.push("the run does not state its dtype; the control is f32".to_owned());
+        Precision::F32
+    });
+    let cache = manifest.cache_dtype.and_then(Precision::of).unwrap_or(dtype);
+    if cache.unit_roundoff() <= dtype.unit_roundoff() {
+        return dtype;
+    }
+    limits.push(format!(
+        "the cache is {} and the arithmetic {}; the control rounds everything to {}",
+        cache.dtype().name(),
+        dtype.dtype().name(),
+        cache.dtype().name()
+    ));
+    cache
+}
+
+/// The last stage before the departure in its row that was not recorded, if any.
+fn unseen(first: &Departure, observed: &[Observed], layers: usize) -> Option<String> {
+    let row = observed.iter().find(|row| row.position == first.position)?;
+    let rank = first.slot.rank(layers);
+    let earlier = Slot::all(layers).filter(|slot| slot.rank(layers) < rank);
+    let missing = earlier.filter(|slot| row.get(slot.layer, slot.name).is_none());
+    missing.last().map(Slot::tensor)
 }
 
 fn report(
     recording: &Recording,
+    observed: &[Observed],
     dtype: Precision,
     comparison: &Comparison,
-    cache_rows: u64,
+    caches: Caches,
     findings: Vec<Finding>,
-    mut limits: Vec<String>,
 ) -> CheckReport {
+    let (cache_rows, mut limits) = (caches.compared, caches.limits);
+    let layers = observed.first().map_or(0, Observed::layers);
     if comparison.compared == 0 {
         return nothing("no recorded stage has a counterpart in the reference");
     }
     let positions: Vec<u32> = comparison.positions.clone();
+    if let Some(first) = &comparison.first
+        && let Some(missing) = unseen(first, observed, layers)
+    {
+        limits.push(format!(
+            "{missing} at position {} is not recorded; the departure may begin there",
+            first.position
+        ));
+    }
     limits.push(format!(
         "{} of {} rows were looked at; what happens in others shows only through the cache",
         positions.len(),
@@ -193,6 +250,7 @@ fn finding(scene: &Scene<'_>) -> Result<Finding, ReplayError> {
         "input_norm" | "post_norm" | "final_norm" | "q_norm" | "k_norm" => norm::name(scene)?,
         "q_rope" | "k_rope" => rotary::name(scene)?,
         "attn_heads" => attention::name(scene)?,
+        "pre.k" | "pre.v" => keys::name(scene)?,
         _ => None,
     };
     let mut evidence = vec![
@@ -207,8 +265,8 @@ fn finding(scene: &Scene<'_>) -> Result<Finding, ReplayError> {
         layer: slot.layer.and_then(|layer| u32::try_from(layer).ok()),
         head: named.as_ref().and_then(|named| named.head),
         row: named.as_ref().and_then(|named| named.row),
+        ordinal: scene.ordinal(),
         stage: Some(slot.name.to_owned()),
-        ..Location::default()
     };
     let (cause, title) = match named {
         Some(named) => {

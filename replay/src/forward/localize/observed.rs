@@ -38,7 +38,7 @@ impl Observed {
     }
 }
 
-/// The sample to look at: the one asked for, or the first with step dumps.
+/// The sample to look at: the one asked for, the first with step dumps, or the first with any dump.
 pub(super) fn sample(
     run: &RunReader,
     options: &LocalizeOptions,
@@ -46,10 +46,14 @@ pub(super) fn sample(
     if let Some(sample) = &options.sample {
         return Ok(Some(sample.clone()));
     }
-    Ok(run.dumps()?.into_iter().find_map(|id| match id {
-        DumpId::Step { sample_id, .. } => Some(sample_id),
-        DumpId::Compaction { .. } => None,
-    }))
+    let mut any = None;
+    for id in run.dumps()? {
+        match id {
+            DumpId::Step { sample_id, .. } => return Ok(Some(sample_id)),
+            DumpId::Compaction { sample_id, .. } => any = any.or(Some(sample_id)),
+        }
+    }
+    Ok(any)
 }
 
 /// Reads every wanted step dump that holds hidden states, in order of position.

@@ -32,6 +32,8 @@ impl Slot {
     pub(super) fn rank(self, layers: usize) -> usize {
         let stages = LAYER_STAGES.len();
         match (self.layer, self.name) {
+            (Some(layer), "pre.k") => 3 + layers * stages + 2 * layer,
+            (Some(layer), "pre.v") => 4 + layers * stages + 2 * layer,
             (Some(layer), name) => {
                 let stage = LAYER_STAGES.iter().position(|stage| *stage == name);
                 1 + layer * stages + stage.unwrap_or(0)
@@ -40,6 +42,11 @@ impl Slot {
             (None, "final_norm") => 1 + layers * stages,
             (None, _) => 2 + layers * stages,
         }
+    }
+
+    /// Rows of the cache before a compaction: after every stage of the row before it.
+    pub(super) fn cache(layer: usize, name: &'static str) -> Self {
+        Self { layer: Some(layer), name }
     }
 }
 
@@ -52,6 +59,9 @@ mod tests {
         for (place, slot) in Slot::all(3).enumerate() {
             assert_eq!(slot.rank(3), place, "{slot:?}");
         }
+        let last = Slot { layer: None, name: "logits" }.rank(3);
+        assert_eq!(Slot::cache(0, "pre.k").rank(3), last + 1);
+        assert_eq!(Slot::cache(1, "pre.v").rank(3), last + 4);
         assert_eq!(Slot { layer: Some(2), name: "q_rope" }.tensor(), "hidden.layer02.q_rope");
         assert_eq!(Slot { layer: None, name: "logits" }.tensor(), "logits");
     }

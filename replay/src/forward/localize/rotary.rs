@@ -12,6 +12,53 @@ use crate::ReplayError;
 /// Bases searched, as natural logarithms: 10 to 1e9.
 const BASES: (f64, f64) = (std::f64::consts::LN_10, 9.0 * std::f64::consts::LN_10);
 
+/// What is asked about a rotation.
+#[derive(Debug, Clone, Copy)]
+struct Question<'a> {
+    rope: &'a Rope,
+    /// Where the row stands, and so what it should have been turned by.
+    position: u32,
+    /// Live rows when it was appended.
+    physical: i64,
+    /// Has a compaction come before?
+    dropped: bool,
+    tolerance: f64,
+}
+
+impl<'a> Question<'a> {
+    fn new(scene: &'a Scene<'_>, position: u32) -> Self {
+        let events = &scene.recording.events;
+        Self {
+            rope: &scene.model.hyper().rope,
+            position,
+            physical: scene.recording.expected_rows(position),
+            dropped: events.iter().any(|event| event.absolute_position <= position),
+            tolerance: scene.departure.tolerance,
+        }
+    }
+}
+
+/// Names what turned one key of the cache: `exact` is the reference's row, `recorded` the run's, both rotated.
+pub(super) fn of_key(
+    scene: &Scene<'_>,
+    position: u32,
+    exact: &[f64],
+    recorded: &[f64],
+) -> Option<Named> {
+    let question = Question::new(scene, position);
+    let rope = question.rope;
+    let back = 1.0 / (rope.attention_scaling * rope.attention_scaling);
+    let before = stages::rotate(
+        exact,
+        &rope.inv_freq(),
+        -f64::from(position),
+        rope.attention_scaling * back,
+    );
+    let turn = Turn::new(&before, recorded, exact.len() / 2);
+    let configured = turn.error(rope, f64::from(position));
+    index(&question, &turn, configured).or_else(|| base(&question, &turn, configured))
+}
+
 /// Before and after the rotation, by head and frequency: all that a search needs of a row.
 #[derive(Debug)]
 struct Turn<'a> {
@@ -88,24 +135,22 @@ pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
             row: None,
         }));
     }
-    Ok(index(scene, &turn, configured).or_else(|| base(scene, &turn, configured)))
+    let question = Question::new(scene, position);
+    Ok(index(&question, &turn, configured).or_else(|| base(&question, &turn, configured)))
 }
 
 /// Was the row turned by another whole index?
-fn index(scene: &Scene<'_>, turn: &Turn<'_>, configured: f64) -> Option<Named> {
-    let rope = &scene.model.hyper().rope;
+fn index(question: &Question<'_>, turn: &Turn<'_>, configured: f64) -> Option<Named> {
+    let Question { rope, position, physical, dropped, tolerance } = *question;
     let freqs = rope.inv_freq();
-    let position = scene.departure.position;
-    let physical = scene.recording.expected_rows(position);
     let last = i64::from(position).max(physical) + 64;
     let best = (0..=last).max_by(|a, b| {
         turn.agreement(&freqs, *a as f64).total_cmp(&turn.agreement(&freqs, *b as f64))
     })?;
     let error = turn.error(rope, best as f64);
-    if best == i64::from(position) || !scene.explains(error) {
+    if best == i64::from(position) || error > tolerance {
         return None;
     }
-    let dropped = scene.recording.events.iter().any(|event| event.absolute_position <= position);
     let named = best == physical && dropped;
     let title = if named {
         format!("{}: index {best} at position {position}", Cause::PhysicalPositions.title())
@@ -128,9 +173,9 @@ fn index(scene: &Scene<'_>, turn: &Turn<'_>, configured: f64) -> Option<Named> {
 }
 
 /// Was it turned with another base?
-fn base(scene: &Scene<'_>, turn: &Turn<'_>, configured: f64) -> Option<Named> {
-    let rope = &scene.model.hyper().rope;
-    let position = f64::from(scene.departure.position);
+fn base(question: &Question<'_>, turn: &Turn<'_>, configured: f64) -> Option<Named> {
+    let rope = question.rope;
+    let position = f64::from(question.position);
     let agreement = |log: f64| turn.agreement(&rope.with_theta(log.exp()).inv_freq(), position);
     // The fastest angle moves by at most position / e per unit of ln(theta): steps of a third of a radian.
     let cells = ((BASES.1 - BASES.0) * position * 1.2).clamp(2000.0, 400_000.0);
@@ -142,7 +187,7 @@ fn base(scene: &Scene<'_>, turn: &Turn<'_>, configured: f64) -> Option<Named> {
         .0;
     let theta = peak(&agreement, at(best) - step, at(best) + step).exp();
     let error = turn.error(&rope.with_theta(theta), position);
-    if !scene.explains(error) {
+    if error > question.tolerance {
         return None;
     }
     Some(Named {

@@ -62,7 +62,8 @@ fn located(fault: Option<Fault>, caches: bool) -> CheckReport {
 fn a_sound_recording_has_no_findings() {
     let report = located(None, true);
     assert_eq!(report.verdict, Verdict::WithinNoise, "{:#?}", report.findings);
-    assert_eq!(report.compared, 6 * (1 + 2 * 13));
+    // Six rows, and K and V of two layers before each of two compactions.
+    assert_eq!(report.compared, 6 * (1 + 2 * 13) + 2 * 2 * 2);
     assert_eq!((report.different, report.skipped), (0, 0));
     assert!(report.detail["gathered_rows_compared"].as_u64() > Some(0));
 }
@@ -148,4 +149,34 @@ fn nothing_recorded_is_incomparable() {
     let options = LocalizeOptions { positions: Some(vec![10]), ..LocalizeOptions::default() };
     let report = localize(&run, &tiny(), &options).unwrap();
     assert!(matches!(report.verdict, Verdict::Incomparable { .. }));
+}
+
+#[test]
+fn caches_alone_show_how_their_keys_were_turned() {
+    for (fault, cause, ordinal) in [
+        (Fault::Base(10_000.0), Cause::RotaryBase, 1),
+        // The first compaction comes before any row can be turned wrongly.
+        (Fault::Physical, Cause::PhysicalPositions, 2),
+    ] {
+        let (_dir, run) = recorded(Some(fault), true, &[]);
+        let report = localize(&run, &tiny(), &LocalizeOptions::default()).unwrap();
+        let finding = &report.findings[0];
+        assert_eq!(finding.cause, Some(cause), "{finding:#?}");
+        let at = &finding.location;
+        assert_eq!(
+            (at.ordinal, at.layer, at.stage.as_deref()),
+            (Some(ordinal), Some(0), Some("pre.k"))
+        );
+    }
+}
+
+#[test]
+fn what_was_not_recorded_is_said_to_be_unseen() {
+    let (_dir, run) = recorded(Some(Fault::Tiled), false, &[9]);
+    let whole = localize(&run, &tiny(), &LocalizeOptions::default()).unwrap();
+    assert!(
+        !whole.limits.iter().any(|limit| limit.contains("may begin there")),
+        "{:?}",
+        whole.limits
+    );
 }
