@@ -1,16 +1,20 @@
 //! What each verb does. A command wires libraries together; it computes nothing itself.
 
+mod bench;
+mod calibrate;
 mod check;
 mod conformance;
 mod demo;
 mod diff;
 mod doctor;
+mod foreign;
 mod inputs;
 mod inspect;
 mod pages;
 mod recording;
 mod replay;
 mod replaying;
+mod report;
 mod run;
 mod selection;
 
@@ -28,6 +32,10 @@ pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
         Command::Run(args) => run::execute(args, cli.format),
         Command::Inspect(args) => inspect::execute(args, cli.format),
         Command::Doctor => doctor::execute(cli.format),
-        _ => Err(crate::exit::usage("not wired")),
+        Command::Report(args) => report::execute(args, cli.format),
+        Command::Calibrate(args) => calibrate::execute(args, cli.format),
+        Command::Import(args) => foreign::import(args, cli.format),
+        Command::Export(args) => foreign::export(args, cli.format),
+        Command::Bench(args) => bench::execute(args, cli.format),
     }
 }

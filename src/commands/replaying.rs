@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lockstep_diff::drift::DriftOptions;
 use lockstep_diff::report::{DriftReport, NoiseReport};
-use lockstep_diff::{Options, Side};
+use lockstep_diff::Side;
 use lockstep_reference::forward::Precision;
 use lockstep_replay::forward::{self, Claim, ForwardOptions, ForwardSummary, LocalizeOptions, Progress as Step, Replayed};
 use lockstep_traces::store::{RunReader, RunWriter, StepColumns};
@@ -169,10 +169,4 @@ pub(crate) fn judge(
 fn noise(run: &RunReader, replayed: &RunReader, truth: &Truth) -> anyhow::Result<NoiseReport> {
     let (target, control) = (super::inputs::Trace::read(run.dir())?, super::inputs::Trace::read(replayed.dir())?);
     Ok(lockstep_diff::noise::judge(&target.side(), &control.side(), &truth.side()))
-}
-
-/// The run against its replay, with the replay in f64 as truth and the replay itself as control.
-pub(crate) fn compare(run: &RunReader, out: &Path) -> anyhow::Result<lockstep_diff::DiffReport> {
-    let (reference, target) = (super::inputs::Trace::read(out)?, super::inputs::Trace::read(run.dir())?);
-    Ok(lockstep_diff::compare(&reference.side(), &target.side(), Options::default()))
 }

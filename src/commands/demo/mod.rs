@@ -9,7 +9,7 @@ mod story;
 use std::path::Path;
 use std::time::Instant;
 
-use lockstep_reports::{text, write_all};
+use lockstep_reports::{Report, text, write_all};
 use lockstep_runtime::engine::{Engine, LoadOptions};
 use lockstep_traces::{Cause, DType};
 use serde::Serialize;
@@ -105,10 +105,18 @@ pub(crate) fn execute(args: &DemoArgs, format: Format) -> anyhow::Result<Status>
     let seconds = started.elapsed().as_secs_f64();
     let page = written.first().map(|path| path.display().to_string()).unwrap_or_default();
     let answer = answer(&recorded, &evidence, &story, plant, seconds, page)?;
-    let mut screen = text::render(&story.report, console::text_options());
+    let mut screen = text::render(&one_screen(&story.report), console::text_options());
     screen.push_str(&format!("\nreport: {} ({seconds:.0} s on {})\n", answer.report, answer.device));
     console::answer(format, &screen, &answer)?;
     Ok(story.status)
+}
+
+/// The report without what fills more than a screen: the page holds all of it.
+fn one_screen(report: &Report) -> Report {
+    let mut short = report.clone();
+    short.diffs.clear();
+    short.limits.truncate(2);
+    short
 }
 
 /// An empty folder, or what an earlier demo left, which is replaced.
