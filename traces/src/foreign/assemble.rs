@@ -219,7 +219,7 @@ fn events(steps: &StepColumns, counts: RowCounts, odd: &[(usize, u32)]) -> Vec<E
     let mut events = Vec::new();
     for row in 0..steps.len {
         let Some(ordinal) = steps.compaction[row] else { continue };
-        let told = odd.iter().find(|(at, _)| *at == row).map(|(_, absolute)| *absolute);
+        let told = odd.binary_search_by_key(&row, |(at, _)| *at).ok().map(|found| odd[found].1);
         events.push(EventRow {
             sample_id: steps.sample_id(row).unwrap_or_default().to_owned(),
             ordinal,

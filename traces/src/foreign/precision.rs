@@ -97,7 +97,12 @@ pub(super) fn restore(value: f32, encoding: ValueEncoding) -> f32 {
     }
 }
 
+/// The nearest fp16 value. Of two equally near ones either will do: what lies halfway lies on no grid.
 fn to_f16(value: f32) -> f32 {
+    const NORMAL: std::ops::RangeInclusive<f32> = 6.2e-5..=65504.0;
+    if NORMAL.contains(&value.abs()) {
+        return f32::from_bits((value.to_bits() + 0x1000) & !0x1fff);
+    }
     f16::from_f32(value).to_f32()
 }
 

@@ -1,7 +1,6 @@
 //! Whole files with one hazard each, and the golden traces.
 
 use std::io::Write as _;
-use std::path::Path;
 
 use super::{ForeignOptions, Loaded, UNKNOWN_TOKEN, load, load_with};
 use crate::manifest::ValueEncoding;
@@ -304,11 +303,7 @@ const NEUTRAL_REPLAY: &str = concat!(
 );
 
 fn golden(path: &str) -> std::path::PathBuf {
-    let carried = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden");
-    std::env::var_os("LOCKSTEP_GOLDEN")
-        .map_or(carried, std::path::PathBuf::from)
-        .join("traces")
-        .join(path)
+    lockstep_testkit::golden().join("traces").join(path)
 }
 
 #[test]
