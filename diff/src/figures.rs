@@ -3,7 +3,7 @@
 use crate::report::{Kl, LogitStats, MaxDiff, Perplexity};
 use crate::side::Row;
 use crate::splits::{RowMatch, RowState};
-use crate::stats::{KlRow, TopLogits, perplexity, quantiles, topk_kl};
+use crate::stats::{KlRow, TopLogits, perplexity, quantiles, topk_kl_both};
 use crate::ulp::Step;
 
 /// Collects row by row.
@@ -60,8 +60,10 @@ impl Figures {
         let Some((l_sum, r_sum)) = left.logsumexp.zip(right.logsumexp) else { return };
         let p = TopLogits { ids: left.ids, logits: left.logits, logsumexp: l_sum };
         let q = TopLogits { ids: right.ids, logits: right.logits, logsumexp: r_sum };
-        self.forward.extend(topk_kl(&p, &q));
-        self.reverse.extend(topk_kl(&q, &p));
+        if let Some((forward, reverse)) = topk_kl_both(&p, &q) {
+            self.forward.push(forward);
+            self.reverse.push(reverse);
+        }
         if let Some(token) = token
             && let Some((l, r)) = left.logit(token).zip(right.logit(token))
         {
@@ -78,8 +80,8 @@ impl Figures {
         if self.sum_sq_left > 0.0 {
             self.stats.relative_l2 = Some((self.sum_sq_diff / self.sum_sq_left).sqrt());
         }
-        self.stats.kl = kl(&self.forward, "left||right");
-        self.stats.kl_reverse = kl(&self.reverse, "right||left");
+        (self.stats.kl, self.stats.kl_reverse) =
+            rayon::join(|| kl(&self.forward, "left||right"), || kl(&self.reverse, "right||left"));
         let differences: Vec<f64> = self.log_probs.iter().map(|(l, r)| (l - r).abs()).collect();
         self.stats.logprob_diff = quantiles(&differences);
         self.stats.perplexity = perplexity(&self.log_probs).map(|found| Perplexity {

@@ -3,7 +3,7 @@
 //! Order differences are told apart from set differences; rows that differ only among candidates of the score at the cut
 //! are tie-equivalent. An event whose rows before differ already is dependent and not counted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_traces::store::{DumpFile, RunReader};
 use lockstep_traces::{DumpId, TraceError, Verdict};
@@ -231,9 +231,14 @@ impl Event {
                     continue;
                 };
                 let all = before_l.unwrap_or_default();
-                let row_of = |position: u32| all.iter().position(|at| *at == position);
-                let score =
-                    |position: u32| self.scores.as_ref()?.of(layer, head, row_of(position)?);
+                // The left's scores decide; the right's stand in where the left recorded none.
+                let (scores, rows) = match &self.scores {
+                    Some(scores) => (Some(scores), all),
+                    None => (other.scores.as_ref(), before_r.unwrap_or_default()),
+                };
+                let row_of: BTreeMap<u32, usize> =
+                    rows.iter().enumerate().map(|(row, position)| (*position, row)).collect();
+                let score = |position: u32| scores?.of(layer, head, *row_of.get(&position)?);
                 let pair = classify(&l, &r, &score, all, options);
                 event.heads.push(HeadKeep {
                     layer: (layers > 1)

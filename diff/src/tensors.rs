@@ -4,6 +4,7 @@
 //! Memory does not grow with the files.
 
 mod block;
+mod lanes;
 
 use std::collections::BTreeSet;
 
@@ -96,7 +97,7 @@ pub fn compare_views(
     out.non_finite = sums.non_finite;
     out.first = sums.first;
     if sums.finite > 0 {
-        let norm = square_sum_of_all(left.dtype, left.bytes);
+        let norm = sums.square_left;
         out.max_abs = Some(sums.max_abs);
         out.max_rel = Some(sums.max_rel).filter(|max| max.is_finite());
         out.max_ulp = Some(sums.max_ulp);
@@ -106,27 +107,27 @@ pub fn compare_views(
     out
 }
 
-/// Sums over blocks in parallel; blocks are joined in order, so that the result depends on no schedule.
+/// Sums over blocks in parallel; blocks are joined in order, so that the result depends on no schedule. The square sum of
+/// equal blocks is taken only where another block differs, for only then is a norm asked for.
 fn sum(dtype: DType, left: &[u8], right: &[u8]) -> Sums {
     let per_block = (BLOCK / dtype.size()) as u64;
-    let blocks: Vec<(u64, Sums)> = left
-        .par_chunks(BLOCK)
-        .zip(right.par_chunks(BLOCK))
-        .enumerate()
-        .filter(|(_, (l, r))| l != r)
-        .map(|(at, (l, r))| (at as u64, compare_block(dtype, l, r)))
-        .collect();
+    let pairs = || left.par_chunks(BLOCK).zip(right.par_chunks(BLOCK));
+    let blocks: Vec<Option<Sums>> =
+        pairs().map(|(l, r)| (l != r).then(|| compare_block(dtype, l, r))).collect();
     let mut total = Sums::default();
-    for (at, block) in blocks {
-        total.join(&block, at * per_block);
+    if blocks.iter().all(Option::is_none) {
+        return total;
+    }
+    let blocks: Vec<Sums> = pairs()
+        .zip(blocks)
+        .map(|((l, _), block)| {
+            block.unwrap_or_else(|| Sums { square_left: square_sum(dtype, l), ..Sums::default() })
+        })
+        .collect();
+    for (at, block) in blocks.iter().enumerate() {
+        total.join(block, at as u64 * per_block);
     }
     total
-}
-
-/// Sum of squares of the finite values of a tensor, block by block in order.
-fn square_sum_of_all(dtype: DType, bytes: &[u8]) -> f64 {
-    let parts: Vec<f64> = bytes.par_chunks(BLOCK).map(|block| square_sum(dtype, block)).collect();
-    parts.iter().sum()
 }
 
 #[cfg(test)]

@@ -66,32 +66,42 @@ pub struct KlRow {
 /// Mass outside the common ids that is taken as the rounding of f64 and not as a tail.
 const NO_TAIL: f64 = 1e-12;
 
-/// Bounds of KL(P||Q) from top-k rows.
+/// Bounds of KL(P||Q) from top-k rows; see [`topk_kl_both`].
+#[must_use]
+pub fn topk_kl(left: &TopLogits<'_>, right: &TopLogits<'_>) -> Option<KlRow> {
+    topk_kl_both(left, right).map(|both| both.0)
+}
+
+/// Bounds of KL(P||Q) and of KL(Q||P) from top-k rows.
 ///
 /// Ids on both sides enter exactly. All others form one bin with mass P' and Q'; by the log-sum inequality they add at
 /// least P' ln(P'/Q'). There is no upper bound while P' is not 0. `None` without a common id or a finite normaliser.
 #[must_use]
-pub fn topk_kl(left: &TopLogits<'_>, right: &TopLogits<'_>) -> Option<KlRow> {
+pub fn topk_kl_both(left: &TopLogits<'_>, right: &TopLogits<'_>) -> Option<(KlRow, KlRow)> {
     if !(left.logsumexp.is_finite() && right.logsumexp.is_finite()) {
         return None;
     }
-    let (mut sum, mut mass_p, mut mass_q, mut common) = (0.0, 0.0, 0.0, 0_usize);
+    let (mut forward, mut back, mut mass_p, mut mass_q, mut common) = (0.0, 0.0, 0.0, 0.0, 0_usize);
     for_common(left, right, |p, q| {
         let (log_p, log_q) = (f64::from(p) - left.logsumexp, f64::from(q) - right.logsumexp);
-        sum += log_p.exp() * (log_p - log_q);
-        mass_p += log_p.exp();
-        mass_q += log_q.exp();
+        let (p, q) = (log_p.exp(), log_q.exp());
+        forward += p * (log_p - log_q);
+        back += q * (log_q - log_p);
+        mass_p += p;
+        mass_q += q;
         common += 1;
     });
-    if common == 0 || !sum.is_finite() {
+    if common == 0 || !(forward.is_finite() && back.is_finite()) {
         return None;
     }
     let (tail_p, tail_q) = ((1.0 - mass_p).max(0.0), (1.0 - mass_q).max(0.0));
-    let tail =
-        if tail_p <= NO_TAIL || tail_q <= 0.0 { 0.0 } else { tail_p * (tail_p / tail_q).ln() };
+    Some((bounds(forward, tail_p, tail_q), bounds(back, tail_q, tail_p)))
+}
+
+fn bounds(sum: f64, own: f64, other: f64) -> KlRow {
+    let tail = if own <= NO_TAIL || other <= 0.0 { 0.0 } else { own * (own / other).ln() };
     let lower = (sum + tail).max(0.0);
-    let upper = (tail_p <= NO_TAIL).then_some(lower);
-    Some(KlRow { lower, upper, tail_left: tail_p, tail_right: tail_q })
+    KlRow { lower, upper: (own <= NO_TAIL).then_some(lower), tail_left: own, tail_right: other }
 }
 
 fn for_common(left: &TopLogits<'_>, right: &TopLogits<'_>, mut visit: impl FnMut(f32, f32)) {
@@ -179,6 +189,9 @@ mod tests {
             };
             let row = topk_kl(&p, &q).unwrap();
             assert!(row.lower <= exact + 1e-9 && row.upper.is_none(), "{k}: {row:?} {exact}");
+            let back = exact_kl(&right, &left).unwrap();
+            assert!(topk_kl_both(&p, &q).unwrap().1.lower <= back + 1e-9);
+            assert_eq!(topk_kl_both(&p, &q).unwrap().1, topk_kl(&q, &p).unwrap());
         }
     }
 

@@ -8,7 +8,7 @@ use crate::report::Quantiles;
 #[must_use]
 pub fn quantiles(values: &[f64]) -> Option<Quantiles> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-    sorted.sort_by(f64::total_cmp);
+    sorted.sort_unstable_by(f64::total_cmp);
     let max = *sorted.last()?;
     let rank = |per_mille: usize| {
         let rank = (sorted.len() * per_mille).div_ceil(1000).max(1);

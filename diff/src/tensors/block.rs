@@ -1,7 +1,8 @@
 //! Value-by-value comparison of one block.
 
-use half::{bf16, f16};
 use lockstep_traces::DType;
+
+use super::lanes;
 
 /// Figures of one block or of all blocks so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,6 +15,8 @@ pub(crate) struct Sums {
     pub(crate) max_rel: f64,
     pub(crate) max_ulp: u64,
     pub(crate) square_diff: f64,
+    /// Of the finite left values.
+    pub(crate) square_left: f64,
     pub(crate) first: Option<u64>,
 }
 
@@ -27,6 +30,7 @@ impl Sums {
         self.max_rel = self.max_rel.max(block.max_rel);
         self.max_ulp = self.max_ulp.max(block.max_ulp);
         self.square_diff += block.square_diff;
+        self.square_left += block.square_left;
         self.first = self.first.or(block.first.map(|first| start + first));
     }
 }
@@ -40,33 +44,6 @@ trait Element: Copy {
 /// Rank of a floating-point pattern of sign and magnitude.
 const fn rank(negative: bool, magnitude: i64) -> i64 {
     if negative { -magnitude } else { magnitude }
-}
-
-impl Element for f32 {
-    fn value(self) -> f64 {
-        f64::from(self)
-    }
-    fn rank(self) -> i64 {
-        rank(self.is_sign_negative(), i64::from(self.to_bits() & 0x7fff_ffff))
-    }
-}
-
-impl Element for f16 {
-    fn value(self) -> f64 {
-        self.to_f64()
-    }
-    fn rank(self) -> i64 {
-        rank(self.is_sign_negative(), i64::from(self.to_bits() & 0x7fff))
-    }
-}
-
-impl Element for bf16 {
-    fn value(self) -> f64 {
-        f64::from(self.to_f32())
-    }
-    fn rank(self) -> i64 {
-        rank(self.is_sign_negative(), i64::from(self.to_bits() & 0x7fff))
-    }
 }
 
 impl Element for f64 {
@@ -107,9 +84,9 @@ impl Element for i64 {
 /// Compares two blocks of equal length element by element.
 pub(crate) fn compare_block(dtype: DType, left: &[u8], right: &[u8]) -> Sums {
     match dtype {
-        DType::F32 => elements(left, right, f32::from_le_bytes),
-        DType::F16 => elements(left, right, f16::from_le_bytes),
-        DType::Bf16 => elements(left, right, bf16::from_le_bytes),
+        DType::F32 => lanes::compare::<lanes::Single, 4>(left, right),
+        DType::F16 => lanes::compare::<lanes::Half, 2>(left, right),
+        DType::Bf16 => lanes::compare::<lanes::Brain, 2>(left, right),
         DType::F64 => elements(left, right, f64::from_le_bytes),
         DType::I32 => elements(left, right, i32::from_le_bytes),
         DType::I16 => elements(left, right, i16::from_le_bytes),
@@ -126,13 +103,17 @@ fn elements<T: Element, const N: usize>(
     let mut sums = Sums::default();
     let (lefts, rights) = (left.as_chunks::<N>().0, right.as_chunks::<N>().0);
     for (at, (l, r)) in lefts.iter().zip(rights).enumerate() {
-        if l == r {
+        let equal = l == r;
+        let (l, r) = (read(*l), read(*r));
+        let (a, b) = (l.value(), r.value());
+        if a.is_finite() {
+            sums.square_left += a * a;
+        }
+        if equal {
             continue;
         }
         sums.different += 1;
         sums.first = sums.first.or(Some(at as u64));
-        let (l, r) = (read(*l), read(*r));
-        let (a, b) = (l.value(), r.value());
         if !(a.is_finite() && b.is_finite()) {
             sums.non_finite += 1;
             continue;
@@ -150,34 +131,7 @@ fn elements<T: Element, const N: usize>(
     sums
 }
 
-/// Sum of squares of the finite values of a block.
+/// Sum of squares of the finite values of a block: that of [`compare_block`], from a block held against itself.
 pub(crate) fn square_sum(dtype: DType, bytes: &[u8]) -> f64 {
-    match dtype {
-        DType::F32 => squares(bytes, f32::from_le_bytes),
-        DType::F16 => squares(bytes, f16::from_le_bytes),
-        DType::Bf16 => squares(bytes, bf16::from_le_bytes),
-        DType::F64 => squares(bytes, f64::from_le_bytes),
-        DType::I32 => squares(bytes, i32::from_le_bytes),
-        DType::I16 => squares(bytes, i16::from_le_bytes),
-        DType::I64 => squares(bytes, i64::from_le_bytes),
-        DType::U8 => squares(bytes, u8::from_le_bytes),
-    }
-}
-
-fn squares<T: Element, const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> f64 {
-    // Four sums side by side: one chain of additions would wait for itself.
-    let mut lanes = [0.0_f64; 4];
-    let chunks = bytes.as_chunks::<N>().0;
-    let (whole, rest) = chunks.as_chunks::<4>();
-    for four in whole {
-        for (lane, element) in lanes.iter_mut().zip(four) {
-            *lane += square(read(*element).value());
-        }
-    }
-    lanes.iter().sum::<f64>()
-        + rest.iter().map(|element| square(read(*element).value())).sum::<f64>()
-}
-
-fn square(value: f64) -> f64 {
-    if value.is_finite() { value * value } else { 0.0 }
+    compare_block(dtype, bytes, bytes).square_left
 }
