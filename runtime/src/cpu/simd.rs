@@ -31,13 +31,26 @@ fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
     padded
 }
 
+/// Bytes that memory hands out together.
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE: usize = 64;
+
+/// Asks for the cache line at `address`, which need not be readable.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn prefetch(address: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+    // SAFETY: a prefetch is a hint; it never faults.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+}
+
 /// Defines, for one instruction set and element type, `tile` (R weight rows by C inputs) and `mix` (W vectors of a weighted sum of rows).
 /// `$load` widens 16 elements into a vector of `$ops`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! kernels {
     ($name:ident, $features:literal, $element:ty, $ops:ident, $load:ident) => {
         pub(in crate::cpu) mod $name {
-            use super::{LANES, padded, $ops};
+            use super::{CACHE_LINE, LANES, padded, prefetch, $ops};
 
             /// `out[r][c] = dot(w[r], x[c])`; all slices have one length.
             #[target_feature(enable = $features)]
@@ -48,23 +61,7 @@ macro_rules! kernels {
                 let length = x[0].len();
                 assert!(w.iter().all(|row| row.len() == length), "weight rows of one length");
                 assert!(x.iter().all(|row| row.len() == length), "inputs of one length");
-                let mut sums = [[$ops::zero(); C]; R];
-                for at in 0..length / LANES {
-                    let mut wide = [$ops::zero(); C];
-                    for c in 0..C {
-                        // SAFETY: block `at` is whole, as in every slice of this length.
-                        let block = unsafe { x[c].as_chunks::<LANES>().0.get_unchecked(at) };
-                        wide[c] = $ops::f32s(block);
-                    }
-                    for r in 0..R {
-                        // SAFETY: block `at` is whole, as in every slice of this length.
-                        let block = unsafe { w[r].as_chunks::<LANES>().0.get_unchecked(at) };
-                        let weights = $ops::$load(block);
-                        for c in 0..C {
-                            sums[r][c] = $ops::fma(weights, wide[c], sums[r][c]);
-                        }
-                    }
-                }
+                let mut sums = whole_blocks(&w, &x);
                 let whole = length / LANES * LANES;
                 if whole < length {
                     for r in 0..R {
@@ -82,6 +79,43 @@ macro_rules! kernels {
                     }
                 }
                 out
+            }
+
+            /// Lanes of the sums over the whole blocks of 16. On its own, so that nothing else makes the compiler keep sums in memory.
+            #[inline(never)]
+            #[target_feature(enable = $features)]
+            fn whole_blocks<const R: usize, const C: usize>(
+                w: &[&[$element]; R],
+                x: &[&[f32]; C],
+            ) -> [[$ops::Vector; C]; R] {
+                let length = x[0].len();
+                let mut sums = [[$ops::zero(); C]; R];
+                for at in 0..length / LANES {
+                    if C == 1 {
+                        // One input is a pass over the weights at the speed of memory. Its rows lie one after the other, and so
+                        // do the next ones, which are asked for here line by line in the order of memory.
+                        let step = size_of::<[[$element; LANES]; R]>();
+                        let next = w[0].as_ptr().wrapping_add(R * length).cast::<u8>();
+                        for line in (0..step).step_by(CACHE_LINE) {
+                            prefetch(next.wrapping_add(at * step + line));
+                        }
+                    }
+                    let mut wide = [$ops::zero(); C];
+                    for c in 0..C {
+                        // SAFETY: block `at` is whole in every slice of this length, which the caller checked.
+                        let block = unsafe { x[c].as_chunks::<LANES>().0.get_unchecked(at) };
+                        wide[c] = $ops::f32s(block);
+                    }
+                    for r in 0..R {
+                        // SAFETY: as above.
+                        let block = unsafe { w[r].as_chunks::<LANES>().0.get_unchecked(at) };
+                        let weights = $ops::$load(block);
+                        for c in 0..C {
+                            sums[r][c] = $ops::fma(weights, wide[c], sums[r][c]);
+                        }
+                    }
+                }
+                sums
             }
 
             /// `out[d] = sum over t of p[t] * rows[t * dim + d]`, t rising, for the dimensions `at..at + 16 * W`.
@@ -121,6 +155,9 @@ mod avx512 {
     use std::mem::transmute;
 
     use half::{bf16, f16};
+
+    /// Lanes 0..16.
+    pub(super) type Vector = __m512;
 
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -188,33 +225,33 @@ mod avx2 {
     use half::{bf16, f16};
 
     /// Lanes 0..8 and 8..16.
-    type Pair = [__m256; 2];
+    pub(super) type Vector = [__m256; 2];
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn zero() -> Pair {
+    pub(super) fn zero() -> Vector {
         [_mm256_setzero_ps(); 2]
     }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn splat(value: f32) -> Pair {
+    pub(super) fn splat(value: f32) -> Vector {
         [_mm256_set1_ps(value); 2]
     }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn fma(a: Pair, b: Pair, sum: Pair) -> Pair {
+    pub(super) fn fma(a: Vector, b: Vector, sum: Vector) -> Vector {
         [_mm256_fmadd_ps(a[0], b[0], sum[0]), _mm256_fmadd_ps(a[1], b[1], sum[1])]
     }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn lanes(pair: Pair) -> [f32; 16] {
+    pub(super) fn lanes(pair: Vector) -> [f32; 16] {
         // SAFETY: both are 16 f32.
         unsafe { transmute(pair) }
     }
     /// By halves, as the portable fold.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn fold(pair: Pair) -> f32 {
+    pub(super) fn fold(pair: Vector) -> f32 {
         let eight = _mm256_add_ps(pair[0], pair[1]);
         let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -222,20 +259,20 @@ mod avx2 {
     }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn f32s(values: &[f32; 16]) -> Pair {
+    pub(super) fn f32s(values: &[f32; 16]) -> Vector {
         // SAFETY: both are 16 f32.
         unsafe { transmute(*values) }
     }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn f16s(values: &[f16; 16]) -> Pair {
+    pub(super) fn f16s(values: &[f16; 16]) -> Vector {
         // SAFETY: both are 32 bytes without invalid patterns.
         let bits: [__m128i; 2] = unsafe { transmute(*values) };
         [_mm256_cvtph_ps(bits[0]), _mm256_cvtph_ps(bits[1])]
     }
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn bf16s(values: &[bf16; 16]) -> Pair {
+    pub(super) fn bf16s(values: &[bf16; 16]) -> Vector {
         // SAFETY: both are 32 bytes without invalid patterns.
         let bits: [__m128i; 2] = unsafe { transmute(*values) };
         [widen(bits[0]), widen(bits[1])]
