@@ -2,6 +2,8 @@
 
 mod assemble;
 mod dialect;
+#[cfg(test)]
+mod golden;
 mod lines;
 mod load;
 mod number;

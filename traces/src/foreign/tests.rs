@@ -1,8 +1,8 @@
-//! Whole files with one hazard each, and the golden traces.
+//! Whole files with one hazard each.
 
 use std::io::Write as _;
 
-use super::{ForeignOptions, Loaded, UNKNOWN_TOKEN, load, load_with};
+use super::{ForeignOptions, Loaded, UNKNOWN_TOKEN, load_with};
 use crate::manifest::ValueEncoding;
 use crate::{Phase, Status, TraceError};
 
@@ -301,32 +301,3 @@ const NEUTRAL_REPLAY: &str = concat!(
     r#"{"position_before":318,"token_id":3,"rows_before":318,"rows_after":319,"argmax_token":220,"argmax_logit":21.4531309,"top_ids":[220],"top_logits":[21.4531309],"comp_before":{"absolute_position":318},"comp_after":{"absolute_position":319,"cache_positions_len":319,"prefix_length":41}}|"#,
     r#"{"position_before":319,"token_id":3,"rows_before":319,"rows_after":256,"argmax_token":220,"argmax_logit":21.4531309,"top_ids":[220],"top_logits":[21.4531309],"comp_before":{"absolute_position":319},"comp_after":{"absolute_position":477,"cache_positions_len":256,"prefix_length":41}}|"#,
 );
-
-fn golden(path: &str) -> std::path::PathBuf {
-    lockstep_testkit::golden().join("traces").join(path)
-}
-
-#[test]
-fn golden_traces_load_with_their_schedule() {
-    let dense = load(&golden("dense/ledger_05.fp32.jsonl.gz")).unwrap();
-    assert_eq!((dense.steps.len, dense.steps.top_k), (353, 8));
-    assert_eq!(dense.manifest.encoding, ValueEncoding::Digits9);
-    assert!(dense.manifest.rows_exact && dense.events.is_empty());
-    assert_eq!(dense.steps.logits_of(0)[1].to_bits(), 9.725_658_f32.to_bits());
-    assert_eq!(dense.steps.rows_before, dense.steps.position);
-
-    for (name, encoding) in
-        [("bf16", ValueEncoding::SnappedBf16), ("fp16", ValueEncoding::SnappedF16)]
-    {
-        let rounded = load(&golden(&format!("dense/ledger_05.{name}.jsonl.gz"))).unwrap();
-        assert_eq!(rounded.manifest.encoding, encoding);
-    }
-
-    let cut = load(&golden("compressed/ledger_05.b.jsonl.gz")).unwrap();
-    let seen: Vec<_> = cut
-        .events
-        .iter()
-        .map(|event| (event.ordinal, event.absolute_position, event.rows_before, event.rows_after))
-        .collect();
-    assert_eq!(seen, [(1, 311, 311, 279), (2, 343, 311, 279)]);
-}
