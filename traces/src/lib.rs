@@ -35,6 +35,4 @@ pub use sink::{MemorySink, Probe, TraceSink};
 pub use spec::{
     Aggregation, PolicyKind, PolicySpec, RuleSet, SamplingSpec, SelectionMode, Trigger,
 };
-pub use store::{
-    DumpFile, RunReader, RunWriter, StepColumn, StepColumns, StepQuery, TensorView,
-};
+pub use store::{DumpFile, RunReader, RunWriter, StepColumn, StepColumns, StepQuery, TensorView};
