@@ -8,6 +8,7 @@
 //! | `post.k.layerNN`, `post.v.layerNN` | cache dtype | `[kv_heads, rows_after, head_dim]` |
 //! | `positions.pre`, `positions.post` | i32 | `[kv_heads, rows]`, or `[layers, kv_heads, rows]` where layers differ |
 //! | `keep` | i32 | `[kv_heads, k]`, `[layers, kv_heads, k]`, `[layers, k]` or `[k]`, in the order of the rows after |
+//! | `keep.own` | i32 | as `keep`: the policy's own choice, where the gather was told to follow given sets |
 //! | `scores.raw` | f32 | `[score_layers, heads, cols]`, before normalisation |
 //! | `scores.z` | f32 | same as `scores.raw` (or `[score_layers, kv_heads, cols]` where the group is reduced first) |
 //! | `scores.group` | f32 | `[score_layers, kv_heads, cols]`, after the reduction over the GQA group |

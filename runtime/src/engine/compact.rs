@@ -9,13 +9,22 @@ use super::sequence::Sequence;
 use crate::RuntimeError;
 use crate::cache::{GatherMode, KvCache};
 use crate::policy::{Compaction, Policy};
-use crate::select::{CacheView, Keys, Selection};
+use crate::select::{CacheView, KeepSet, Keys, Selection};
 use crate::weights::Elements;
+
+/// How rows are moved.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gather<'a> {
+    /// Faithful, or with a planted mistake.
+    pub(super) mode: GatherMode,
+    /// Rows to keep instead of the policy's choice.
+    pub(super) forced: Option<&'a KeepSet>,
+}
 
 /// Compacts the cache of `sequence` as `due` says and records it.
 pub(super) fn compact(
     policy: &Policy,
-    mode: GatherMode,
+    how: Gather<'_>,
     sequence: &mut Sequence<'_>,
     due: &Compaction,
     sink: &mut dyn TraceSink,
@@ -32,7 +41,7 @@ pub(super) fn compact(
         tensors.push(positions(&sequence.cache, "positions.pre"));
     }
     let view = view(&sequence.cache);
-    let selection =
+    let mut selection =
         policy.choose(&mut sequence.state, due, &view, scores_wanted).map_err(|source| {
             RuntimeError::Compaction {
                 sample_id: sample_id.to_owned(),
@@ -41,8 +50,9 @@ pub(super) fn compact(
                 source,
             }
         })?;
+    let own = how.forced.map(|forced| force(&mut selection, forced, due)).transpose()?;
     let started = Instant::now();
-    sequence.cache.gather(|layer, head| selection.keep.rows(layer, head), mode)?;
+    sequence.cache.gather(|layer, head| selection.keep.rows(layer, head), how.mode)?;
     let gather_seconds = started.elapsed().as_secs_f64();
     if cache_wanted {
         tensors.extend(rows(&sequence.cache, "post"));
@@ -52,6 +62,7 @@ pub(super) fn compact(
         tensors.push(positions(&sequence.cache, "positions.post"));
         let keep = selection.keep.to_i32();
         tensors.push(Tensor::from_i32("keep", selection.keep.shape(), &keep));
+        tensors.extend(own.map(|own| Tensor::from_i32("keep.own", own.shape(), &own.to_i32())));
         tensors.extend(selection.stages.iter().flat_map(|stages| stages.tensors()));
         let id = DumpId::Compaction { sample_id: sample_id.to_owned(), ordinal };
         dump_path = Some(id.relative_path());
@@ -74,6 +85,29 @@ pub(super) fn compact(
         dump: dump_path,
     })?;
     Ok(())
+}
+
+/// Puts the forced rows in the place of the chosen ones, which are returned.
+fn force(
+    selection: &mut Selection,
+    forced: &KeepSet,
+    due: &Compaction,
+) -> Result<KeepSet, RuntimeError> {
+    let fits = forced.shape() == selection.keep.shape()
+        && forced.lists().all(|list| {
+            list.len() == forced.len() && list.iter().all(|&row| (row as usize) < due.rows)
+        });
+    if !fits {
+        let what = format!(
+            "compaction {} wants sets of shape {:?} of rows below {}, not {:?}",
+            due.ordinal,
+            selection.keep.shape(),
+            due.rows,
+            forced.shape()
+        );
+        return Err(RuntimeError::Option { name: "keeps", what });
+    }
+    Ok(std::mem::replace(&mut selection.keep, forced.clone()))
 }
 
 fn count(rows: usize) -> u32 {

@@ -5,6 +5,8 @@ mod compact;
 mod describe;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod golden_compressed;
 mod load;
 mod options;
 mod record;

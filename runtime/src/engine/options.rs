@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use lockstep_traces::stats::QueryStats;
 use lockstep_traces::{Cause, DType, PolicySpec, SamplingSpec};
 
+use crate::select::KeepSet;
+
 /// How a model is loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadOptions {
@@ -50,6 +52,9 @@ pub struct RunOptions {
     /// Completions to feed by sample, whatever is sampled: `next_token` of a row stays the engine's own choice, `generated_ids` are
     /// these, the last one is not fed, and the sample ends as `forced`. Samples that are not named here run freely.
     pub teacher: BTreeMap<String, Vec<u32>>,
+    /// Keep-sets to gather by, by sample and ordinal, whatever the policy chooses: isolates a selection from those before it. The policy's own
+    /// choice is still made; a dump holds it as `keep.own`.
+    pub keeps: BTreeMap<(String, u32), KeepSet>,
 }
 
 impl Default for RunOptions {
@@ -63,6 +68,7 @@ impl Default for RunOptions {
             batch: 1,
             plant: None,
             teacher: BTreeMap::new(),
+            keeps: BTreeMap::new(),
         }
     }
 }

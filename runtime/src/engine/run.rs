@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockstep_traces::{FinishReason, Phase, TraceSink};
 use rayon::prelude::*;
 
-use super::compact::compact;
+use super::compact::{Gather, compact};
 use super::record::{Mark, Place, dump_row, step_row, wanted};
 use super::sequence::Sequence;
 use super::{Engine, Progress, Request, RowSummary, RunOptions, RunSummary, summarize};
@@ -360,7 +360,10 @@ impl<'a> Runner<'a> {
         let Some(due) = due else {
             return Ok(None);
         };
-        compact(&self.policy, self.faults.gather, sequence, &due, self.sink)?;
+        let key = (sequence.request.sample_id.clone(), due.ordinal);
+        let forced = self.options.keeps.get(&key);
+        let how = Gather { mode: self.faults.gather, forced };
+        compact(&self.policy, how, sequence, &due, self.sink)?;
         self.summary.compactions += 1;
         Ok(Some(due.ordinal))
     }

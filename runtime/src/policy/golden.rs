@@ -8,7 +8,8 @@ use super::{Policy, Setup};
 use crate::RotaryTable;
 use crate::select::Dims;
 
-fn spec(run: &Value) -> PolicySpec {
+/// Settings of a run in `summary.json`.
+pub(crate) fn spec(run: &Value) -> PolicySpec {
     let flag = |name: &str| run["flags"][name].as_bool();
     let number = |name: &str| run[name].as_u64().map(|value| value as usize);
     let mode = if flag("per_layer_perhead_pruning") == Some(true) {
@@ -29,6 +30,7 @@ fn spec(run: &Value) -> PolicySpec {
         normalize: flag("normalize_scores"),
         trigger: Some(if slack { Trigger::Slack } else { Trigger::Interval }),
         mode: Some(mode),
+        noise_seed: run["flags"]["pruning_seed"].as_i64().or(Some(-1)),
         ..PolicySpec::default()
     }
 }

@@ -32,7 +32,7 @@ mod resolved;
 mod state;
 
 #[cfg(test)]
-mod golden;
+pub(crate) mod golden;
 #[cfg(test)]
 mod tests;
 

@@ -4,11 +4,14 @@
 
 use std::path::{Path, PathBuf};
 
-/// The workspace root.
+/// The workspace root: the nearest folder with a `Cargo.lock` above the crate whose tests run. Asked at run time, since a build may be
+/// shared between checkouts.
 #[must_use]
 pub fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).map_or_else(|| here.to_path_buf(), Path::to_path_buf)
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let root = here.ancestors().find(|dir| dir.join("Cargo.lock").exists());
+    root.map_or_else(|| here.clone(), Path::to_path_buf)
 }
 
 /// `tests/data`.
