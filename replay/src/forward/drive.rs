@@ -10,10 +10,10 @@ use lockstep_traces::store::RunReader;
 use lockstep_traces::{EventRow, FinishReason, Probe, SampleRow, StepRow, TraceSink};
 use rayon::prelude::*;
 
+use super::compactor::{Compaction, Compactor};
 use super::dumps::{cache_tensors, compaction_dump, keep_tensor, row_dump, wants_row};
 use super::feed::{Token, chunk_end, tokens};
 use super::options::ForwardOptions;
-use super::own::{Compaction, Compactor};
 use super::recording::{Event, Recording};
 use super::rows::{Figures, figures};
 use crate::ReplayError;
@@ -160,8 +160,8 @@ struct Slice<'a> {
     base: usize,
     /// Indices of the emitted ones.
     emitted: Vec<usize>,
-    /// Ordinal that the first row carries because the compaction came before its forward.
-    carried: Option<u32>,
+    /// Compaction before the forward of the first row: it belongs to that row's step.
+    carried: Option<Event>,
 }
 
 impl Pass<'_> {
@@ -192,7 +192,7 @@ impl Pass<'_> {
             };
             let made = made.map(|made| made.event);
             self.emit(sink, &slice, &fed, made.as_ref(), summary)?;
-            carried = made.filter(|event| event.before_forward).map(|event| event.ordinal);
+            carried = made.filter(|event| event.before_forward);
             summary.events += u64::from(made.is_some());
             start = end;
             if progress(start, tokens.len()).is_break() {
@@ -304,9 +304,9 @@ impl Pass<'_> {
             let last = *index + 1 == slice.tokens.len();
             // A compaction before the next row's forward belongs to that row's step.
             let here = after.filter(|event| last && !event.before_forward);
-            let carried = slice.carried.filter(|_| *index == 0);
+            let carried = slice.carried.as_ref().filter(|_| *index == 0);
             let token = &slice.tokens[*index];
-            sink.step(self.step(token, slice.base + index, here, carried, figures))?;
+            sink.step(self.step(token, slice.base + index, here.or(carried), figures))?;
             let stages: Vec<&Stage> = fed.stages.iter().filter(|s| s.row == *index).collect();
             if !stages.is_empty() {
                 let sample = &self.recording.sample_id;
@@ -322,12 +322,14 @@ impl Pass<'_> {
         &self,
         token: &Token,
         rows_before: usize,
-        here: Option<&Event>,
-        carried: Option<u32>,
+        event: Option<&Event>,
         figures: Figures,
     ) -> StepRow {
         let row = token.row.unwrap_or_default();
         let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+        // A step begins with the rows before its own compaction, whichever side of the forward that is on.
+        let before = event.filter(|event| event.before_forward);
+        let after = event.filter(|event| !event.before_forward);
         let chosen = self.greedy && row + 1 >= self.recording.prompt_len;
         StepRow {
             sample_id: self.recording.sample_id.clone(),
@@ -335,10 +337,10 @@ impl Pass<'_> {
             phase: self.recording.rows[row].phase,
             token_id: token.id,
             next_token: chosen.then_some(figures.argmax),
-            rows_before: count(rows_before),
-            rows_after: here.map_or(count(rows_before + 1), |event| event.rows_after),
+            rows_before: before.map_or(count(rows_before), |event| event.rows_before),
+            rows_after: after.map_or(count(rows_before + 1), |event| event.rows_after),
             rows_bucketed: None,
-            compaction: here.map(|event| event.ordinal).or(carried),
+            compaction: event.map(|event| event.ordinal),
             rope_index: Some(token.index),
             argmax: figures.argmax,
             top_ids: figures.top_ids,

@@ -82,3 +82,49 @@ pub fn read_keep(dump: &DumpFile, layers: usize, kv_heads: usize) -> Result<Keep
         .collect::<Result<Vec<_>, _>>()?;
     KeepSets::new(sets, heads, rows, indices).map_err(|error| fail(error.to_string()).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lockstep_traces::store::write_dump;
+    use lockstep_traces::{Dump, Tensor};
+
+    use super::*;
+
+    /// A keep-set of two layers and `heads` KV heads read back from a dump.
+    fn read(
+        shape: &[usize],
+        values: &[i32],
+        mode: Option<&str>,
+        heads: usize,
+    ) -> Result<KeepSets, ReplayError> {
+        let dir = tempfile::tempdir().unwrap();
+        let metadata: BTreeMap<String, String> =
+            mode.map(|mode| ("mode".to_owned(), mode.to_owned())).into_iter().collect();
+        let tensors = vec![Tensor::from_i32("keep", shape.to_vec(), values)];
+        let id = DumpId::Compaction { sample_id: "s".to_owned(), ordinal: 1 };
+        let path = write_dump(dir.path(), &Dump { id, metadata, tensors }).unwrap();
+        read_keep(&DumpFile::open(&path).unwrap(), 2, heads)
+    }
+
+    #[test]
+    fn a_matrix_is_per_head_unless_sizes_or_mode_say_per_layer() {
+        let per_head = read(&[2, 1], &[5, 6], None, 2).unwrap();
+        assert_eq!((per_head.of(1, 0), per_head.of(0, 1)), (&[5][..], &[6][..]));
+        let per_layer = read(&[2, 1], &[5, 6], Some("per_layer"), 2).unwrap();
+        assert_eq!((per_layer.of(1, 0), per_layer.of(0, 1)), (&[6][..], &[5][..]));
+        let by_size = read(&[2, 1], &[5, 6], None, 4).unwrap();
+        assert_eq!(by_size.of(1, 3), [6]);
+        assert_eq!(read(&[2, 2, 1], &[5, 6, 7, 8], None, 2).unwrap().of(1, 0), [7]);
+        assert_eq!(read(&[2], &[5, 6], None, 2).unwrap().of(1, 1), [5, 6]);
+    }
+
+    #[test]
+    fn shapes_and_indices_that_fit_nothing_are_refused() {
+        let message = read(&[3, 1], &[1, 2, 3], None, 2).unwrap_err().to_string();
+        assert!(message.contains("keep") && message.contains("[3, 1]"), "{message}");
+        let message = read(&[2, 1], &[1, -2], None, 2).unwrap_err().to_string();
+        assert!(message.contains("-2"), "{message}");
+    }
+}

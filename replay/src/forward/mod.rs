@@ -1,6 +1,7 @@
 //! `replay forward`: teacher-forced re-execution of a run by the reference, its self-check, and the search for the
 //! first stage that differs.
 
+mod compactor;
 mod describe;
 mod drive;
 mod dumps;

@@ -1,4 +1,4 @@
-//! When rows are dropped during a replay, and which.
+//! The reference's own decision: when rows are dropped, and which.
 
 use lockstep_reference::Hyper;
 use lockstep_reference::forward::{Cache, KeepSets, Precision};
@@ -6,12 +6,9 @@ use lockstep_reference::select::{
     HeadArrays, HeadStats, Heads, Input, KeepSet, KeyView, Moment, NoiseStream, Positions,
     Progress, Rules, due, select,
 };
-use lockstep_traces::store::RunReader;
-use lockstep_traces::{DType, PolicyKind, RuleSet, SelectionMode, stats::QueryStats};
+use lockstep_traces::{DType, PolicyKind, PolicySpec, RuleSet, SelectionMode, stats::QueryStats};
 
-use super::feed::{Token, fed_at};
-use super::keeps::recorded_keep;
-use super::options::Policy;
+use super::compactor::Compaction;
 use super::recording::{Event, Recording};
 use crate::ReplayError;
 
@@ -24,91 +21,31 @@ pub(super) struct OwnSelector {
     ordinal: u32,
 }
 
-/// What drops rows.
-pub(super) enum Compactor<'a> {
-    Dense,
-    Recorded { run: &'a RunReader, next: usize },
-    Own(Box<OwnSelector>),
-}
-
-/// One compaction as it was made.
-pub(super) struct Compaction {
-    pub(super) event: Event,
-    pub(super) keep: KeepSets,
-    pub(super) protected: usize,
-    pub(super) candidates: usize,
-}
-
-impl<'a> Compactor<'a> {
+impl OwnSelector {
     pub(super) fn new(
-        policy: &Policy,
-        run: &'a RunReader,
+        spec: &PolicySpec,
+        stats: &QueryStats,
         hyper: &Hyper,
     ) -> Result<Self, ReplayError> {
-        Ok(match policy {
-            Policy::Dense => Self::Dense,
-            Policy::Recorded => Self::Recorded { run, next: 0 },
-            Policy::Own { spec, stats } => {
-                if spec.kind != Some(PolicyKind::Triattention) {
-                    return Err(ReplayError::Options {
-                        what: "the reference selects for itself under policy triattention only; replay recorded or dense".to_owned(),
-                    });
-                }
-                let rules = Rules::resolve(spec)?;
-                let noise = rules.noise_seed.map(NoiseStream::new);
-                let stats = head_stats(stats, hyper, rules.rule_set)?;
-                Self::Own(Box::new(OwnSelector { rules, stats, noise, last: None, ordinal: 0 }))
-            }
-        })
+        if spec.kind != Some(PolicyKind::Triattention) {
+            return Err(ReplayError::Options {
+                what: "the reference selects for itself under policy triattention only; replay recorded or dense".to_owned(),
+            });
+        }
+        let rules = Rules::resolve(spec)?;
+        let noise = rules.noise_seed.map(NoiseStream::new);
+        let stats = head_stats(stats, hyper, rules.rule_set)?;
+        Ok(Self { rules, stats, noise, last: None, ordinal: 0 })
     }
 
-    /// After how many tokens, more than `fed`, rows are dropped next.
+    /// After how many tokens, more than `fed`, the rules ask for a compaction.
     pub(super) fn next(
         &self,
-        recording: &Recording,
-        tokens: &[Token],
+        prompt_len: usize,
+        total: usize,
         fed: usize,
         cache: &Cache,
     ) -> Option<usize> {
-        match self {
-            Self::Dense => None,
-            Self::Recorded { next, .. } => {
-                fed_at(tokens, recording.events.get(*next)?.absolute_position)
-            }
-            Self::Own(own) => own.next(recording.prompt_len, tokens.len(), fed, cache),
-        }
-    }
-
-    /// Selects for the cache as it stands after `fed` tokens; `None` where the rules leave it as it is.
-    pub(super) fn select(
-        &mut self,
-        recording: &Recording,
-        hyper: &Hyper,
-        precision: Precision,
-        fed: usize,
-        cache: &Cache,
-    ) -> Result<Option<Compaction>, ReplayError> {
-        match self {
-            Self::Dense => Ok(None),
-            Self::Recorded { run, next } => {
-                let Some(event) = recording.events.get(*next).copied() else { return Ok(None) };
-                *next += 1;
-                let keep = recorded_keep(run, &recording.sample_id, &event, hyper)?;
-                let row = run
-                    .events(Some(&recording.sample_id))?
-                    .into_iter()
-                    .find(|row| row.ordinal == event.ordinal);
-                let (protected, candidates) =
-                    row.map_or((0, 0), |row| (row.protected as usize, row.candidates as usize));
-                Ok(Some(Compaction { event, keep, protected, candidates }))
-            }
-            Self::Own(own) => own.select(recording, hyper, precision, fed, cache),
-        }
-    }
-}
-
-impl OwnSelector {
-    fn next(&self, prompt_len: usize, total: usize, fed: usize, cache: &Cache) -> Option<usize> {
         let prefix = cache.positions(0, 0).iter().filter(|p| (**p as usize) < prompt_len).count();
         (fed + 1..=total).find(|n| {
             let new = *n - fed;
@@ -129,7 +66,8 @@ impl OwnSelector {
         })
     }
 
-    fn select(
+    /// Selects for the cache as it stands; `None` where the rules leave it as it is.
+    pub(super) fn select(
         &mut self,
         recording: &Recording,
         hyper: &Hyper,

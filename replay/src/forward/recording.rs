@@ -207,3 +207,130 @@ fn events(
     }
     Ok(events)
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_traces::manifest::Producer;
+    use lockstep_traces::store::RunWriter;
+    use lockstep_traces::{EventRow, FinishReason, Manifest, RecordPlan, StepRow, TraceSink};
+
+    use super::*;
+
+    fn step(position: u32, compaction: Option<u32>) -> StepRow {
+        StepRow {
+            sample_id: "s".to_owned(),
+            position,
+            phase: if position < 3 { Phase::Prompt } else { Phase::Decode },
+            token_id: 10 + position,
+            next_token: None,
+            rows_before: position,
+            rows_after: position + 1,
+            rows_bucketed: None,
+            compaction,
+            rope_index: None,
+            argmax: 0,
+            top_ids: vec![0],
+            top_logits: vec![0.0],
+            logsumexp: None,
+            top2_margin: None,
+            finite: true,
+            logits_hash: None,
+            rng_offset: None,
+            uniform: None,
+        }
+    }
+
+    fn event(ordinal: u32, n: u32) -> EventRow {
+        EventRow {
+            sample_id: "s".to_owned(),
+            ordinal,
+            absolute_position: n,
+            round_start: None,
+            rows_before: n,
+            rows_after: n - 2,
+            protected: 0,
+            candidates: 0,
+            score_seconds: 0.0,
+            reduce_seconds: 0.0,
+            select_seconds: 0.0,
+            gather_seconds: 0.0,
+            dump: None,
+        }
+    }
+
+    fn sample() -> SampleRow {
+        SampleRow {
+            sample_id: "s".to_owned(),
+            prompt_ids: vec![10, 11, 12],
+            prompt_ids_sha256: String::new(),
+            prompt_text_sha256: None,
+            prompt_len: Some(3),
+            base_seed: None,
+            seed_index: None,
+            effective_seed: None,
+            generated_ids: vec![13, 14, 15],
+            text: None,
+            gold: None,
+            answer: None,
+            answer_rule: None,
+            finish: FinishReason::Unknown,
+            prefill_seconds: 0.0,
+            decode_seconds: 0.0,
+        }
+    }
+
+    fn read(
+        steps: Vec<StepRow>,
+        events: Vec<EventRow>,
+        sample: SampleRow,
+    ) -> Result<Recording, ReplayError> {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = Manifest::new(Producer::default(), "test");
+        let mut writer = RunWriter::create(dir.path(), manifest, RecordPlan::default()).unwrap();
+        steps.into_iter().for_each(|row| writer.step(row).unwrap());
+        events.into_iter().for_each(|row| writer.event(row).unwrap());
+        writer.sample(sample).unwrap();
+        writer.finish().unwrap();
+        Recording::read(&RunReader::open(dir.path()).unwrap(), "s")
+    }
+
+    #[test]
+    fn rows_before_the_trace_come_from_the_samples_table() {
+        let recording = read(vec![step(4, None), step(5, None)], Vec::new(), sample()).unwrap();
+        let ids: Vec<u32> = recording.rows.iter().map(|row| row.token_id).collect();
+        assert_eq!((ids, recording.first_traced), (vec![10, 11, 12, 13, 14, 15], 4));
+        assert_eq!(recording.rows[2].next_token, Some(13));
+        assert_eq!(
+            (recording.rows[2].phase, recording.rows[3].phase),
+            (Phase::Prompt, Phase::Decode)
+        );
+        assert!(recording.rows[3].trace.is_none() && recording.rows[4].trace.is_some());
+    }
+
+    #[test]
+    fn what_no_table_knows_cannot_be_fed() {
+        let poor = SampleRow { generated_ids: Vec::new(), ..sample() };
+        let error = read(vec![step(5, None)], Vec::new(), poor).unwrap_err();
+        assert!(error.to_string().contains("starts at position 5"), "{error}");
+        let error = read(vec![step(0, None), step(2, None)], Vec::new(), sample()).unwrap_err();
+        assert!(error.to_string().contains("position 2 where 1 was due"), "{error}");
+    }
+
+    #[test]
+    fn a_compaction_marked_on_the_row_of_its_position_came_before_the_forward() {
+        let after = vec![step(0, None), step(1, None), step(2, Some(1)), step(3, None)];
+        let recording = read(after, vec![event(1, 3)], sample()).unwrap();
+        assert!(!recording.events[0].before_forward);
+        let before = vec![step(0, None), step(1, None), step(2, None), step(3, Some(1))];
+        let recording = read(before, vec![event(1, 3)], sample()).unwrap();
+        assert!(recording.events[0].before_forward);
+        assert_eq!((recording.expected_rows(2), recording.expected_rows(3)), (2, 1));
+    }
+
+    #[test]
+    fn compactions_out_of_order_are_refused() {
+        let steps = (0..6).map(|position| step(position, None)).collect();
+        let error = read(steps, vec![event(1, 5), event(2, 4)], sample()).unwrap_err();
+        assert!(error.to_string().contains("does not follow"), "{error}");
+    }
+}

@@ -5,6 +5,15 @@ use super::passes::Pass;
 use super::{Named, Scene, caches, figure, rotary};
 use crate::ReplayError;
 
+/// A row of the cache that departs.
+struct Off {
+    position: u32,
+    head: usize,
+    row: usize,
+    exact: Vec<f64>,
+    found: Vec<f64>,
+}
+
 /// Finds the first row that departs and asks what turned it.
 pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
     let departure = scene.departure;
@@ -24,7 +33,7 @@ pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
     let Some(cache) = cache else { return Ok(None) };
     let rows = cache.layer(layer)?;
     let keys = departure.slot.name == "pre.k";
-    let mut first: Option<(u32, usize, usize, Vec<f64>, Vec<f64>)> = None;
+    let mut first: Option<Off> = None;
     let mut off = 0usize;
     for head in 0..rows.heads {
         for (row, position) in cache.positions(layer, head).iter().enumerate() {
@@ -33,14 +42,14 @@ pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
             let found = &recorded[start..start + rows.head_dim];
             if distance(found, exact) > departure.tolerance {
                 off += 1;
-                let before = first.as_ref().is_none_or(|(at, ..)| position < at);
-                if before {
-                    first = Some((*position, head, row, exact.to_vec(), found.to_vec()));
+                if first.as_ref().is_none_or(|first| *position < first.position) {
+                    let (exact, found) = (exact.to_vec(), found.to_vec());
+                    first = Some(Off { position: *position, head, row, exact, found });
                 }
             }
         }
     }
-    let Some((position, head, row, exact, found)) = first else { return Ok(None) };
+    let Some(Off { position, head, row, exact, found }) = first else { return Ok(None) };
     let turned = if keys { rotary::of_key(scene, position, &exact, &found) } else { None };
     let mut named = turned.unwrap_or_else(|| Named {
         cause: None,

@@ -4,9 +4,9 @@ use lockstep_reference::forward::{Cache, CacheRows, Chunk, Model, Stage, Watch};
 use lockstep_traces::store::RunReader;
 
 use crate::ReplayError;
+use crate::forward::compactor::Compactor;
 use crate::forward::feed::{Token, chunk_end, tokens};
 use crate::forward::options::Policy;
-use crate::forward::own::Compactor;
 use crate::forward::recording::Recording;
 
 /// A pass under way.

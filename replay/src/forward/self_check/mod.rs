@@ -44,13 +44,19 @@ impl Replayed {
         Self { samples: grouped(sink.steps.clone()), events: sink.events.clone() }
     }
 
-    fn expected_rows(&self, sample: &str, position: u32) -> i64 {
-        let own = self.events.iter().filter(|event| event.sample_id == sample);
+    /// Live rows when the step of this row began, from the replay's own compactions. One that came before the forward of a
+    /// row belongs to that row's step and has not happened yet.
+    fn expected_rows(&self, row: &StepRow) -> i64 {
+        let own = self.events.iter().filter(|event| event.sample_id == row.sample_id);
         let dropped: i64 = own
-            .filter(|event| event.absolute_position <= position)
+            .filter(|event| {
+                let own_step = row.compaction == Some(event.ordinal);
+                event.absolute_position < row.position
+                    || (event.absolute_position == row.position && !own_step)
+            })
             .map(|event| i64::from(event.rows_before) - i64::from(event.rows_after))
             .sum();
-        i64::from(position) - dropped
+        i64::from(row.position) - dropped
     }
 
     fn first_event(&self, sample: &str) -> Option<u32> {

@@ -74,7 +74,7 @@ pub(super) fn check(
     let own: Vec<(u32, i64)> = rows
         .iter()
         .map(|row| {
-            let expected = replayed.expected_rows(sample, row.position);
+            let expected = replayed.expected_rows(row);
             (row.position, i64::from(row.rows_before) - expected)
         })
         .collect();
@@ -92,7 +92,14 @@ pub(super) fn check(
         .zip(&recording.rows)
         .filter_map(|(position, row)| {
             let found = i64::from(row.trace?.rows_before);
-            Some((position, found - recording.expected_rows(position)))
+            let expected = recording.expected_rows(position);
+            // Programs differ in whether a step that compacts first reports its rows before or after that.
+            let before = recording
+                .events
+                .iter()
+                .find(|event| event.before_forward && event.absolute_position == position);
+            let accepted = before.is_some_and(|event| found == i64::from(event.rows_before));
+            Some((position, if accepted { 0 } else { found - expected }))
         })
         .collect();
     let end = recording.events.first().map_or(u32::MAX, |event| event.absolute_position);
