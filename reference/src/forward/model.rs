@@ -347,3 +347,72 @@ fn check_tensors(hyper: &Hyper, weights: &Weights) -> Result<(), ReferenceError>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tiny model under another configuration.
+    fn load(change: impl Fn(&mut serde_json::Value)) -> Result<Model, ReferenceError> {
+        let source = lockstep_testkit::data().join("models").join("llama_linear");
+        let dir = tempfile::tempdir().unwrap();
+        let text = std::fs::read(source.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        change(&mut config);
+        std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        let weights = "model.safetensors";
+        std::fs::copy(source.join(weights), dir.path().join(weights)).unwrap();
+        Model::load(dir.path(), Precision::F32)
+    }
+
+    #[test]
+    fn tensors_must_be_those_of_the_configuration() {
+        assert!(load(|_| ()).is_ok());
+        for (key, value, tensor, word) in [
+            ("num_hidden_layers", 1, "model.layers.1.", "belongs to no part"),
+            ("num_hidden_layers", 3, "model.layers.2.", "is missing"),
+            ("vocab_size", 95, "model.embed_tokens.weight", "has shape"),
+        ] {
+            let message = load(|config| config[key] = value.into()).unwrap_err().to_string();
+            assert!(message.contains(tensor) && message.contains(word), "{message}");
+            assert!(message.contains("model.safetensors") || word == "is missing", "{message}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_leaves_the_cache_alone() {
+        let model = load(|_| ()).unwrap();
+        let mut cache = model.new_cache().unwrap();
+        let good = Chunk { ids: &[1, 2], positions: &[0, 1], logits: &[1] };
+        for (chunk, word) in [
+            (Chunk { ids: &[1, 96], ..good }, "token id 96"),
+            (Chunk { ids: &[1], ..good }, "1 ids and 2 positions"),
+            (Chunk { logits: &[2], ..good }, "row 2 of a chunk of 2"),
+            (Chunk { ids: &[], positions: &[], logits: &[] }, "0 ids"),
+        ] {
+            let message = model.feed(&mut cache, &chunk, Watch::default()).unwrap_err().to_string();
+            assert!(message.contains(word), "{message}");
+        }
+        assert_eq!(cache.rows(), 0);
+        let fed = model.feed(&mut cache, &good, Watch { rows: &[1] }).unwrap();
+        assert_eq!((cache.rows(), fed.logits.rows().count()), (2, 1));
+        let watched = fed.stages.iter().find(|stage| stage.name == "logits").unwrap();
+        let logits: Vec<f64> = fed.logits.values.iter().map(|v| f64::from(*v)).collect();
+        assert_eq!(watched.values.len(), logits.len());
+        let off =
+            watched.values.iter().zip(&logits).fold(0f64, |off, (a, b)| off.max((a - b).abs()));
+        assert!(off < 1e-5, "{off}");
+    }
+
+    #[test]
+    fn operations_count_the_weights_and_the_visible_rows() {
+        let model = load(|_| ()).unwrap();
+        let h = model.hyper().clone();
+        let kv = h.kv_heads * h.head_dim;
+        let layer = h.hidden * (2 * h.heads * h.head_dim + 2 * kv + 3 * h.intermediate);
+        let weights = h.layers * layer + h.hidden * h.vocab;
+        assert_eq!(model.flops(0), 2 * weights as u64);
+        let attention = 2 * 2 * (h.layers * h.heads * h.head_dim) as u64;
+        assert_eq!(model.flops(5) - model.flops(4), attention);
+    }
+}
