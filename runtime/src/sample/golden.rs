@@ -12,12 +12,10 @@ use super::race::Race;
 /// SMs of the device that made the draws.
 const SM_COUNT: u32 = 132;
 
-/// A folder of the golden set; `None` only where the repository's own part lacks it.
-fn folder(name: &str) -> Option<PathBuf> {
+fn folder(name: &str) -> PathBuf {
     let path = lockstep_testkit::golden().join(name);
-    let given = std::env::var_os("LOCKSTEP_GOLDEN").is_some();
-    assert!(path.is_dir() || !given, "LOCKSTEP_GOLDEN has no {name}");
-    path.is_dir().then_some(path)
+    assert!(path.is_dir(), "the golden folder has no {name}");
+    path
 }
 
 fn json(path: PathBuf) -> Value {
@@ -100,8 +98,9 @@ fn cuda_case(case: &Value, tensors: &SafeTensors<'_>) -> usize {
 }
 
 #[test]
+#[ignore = "needs the full golden folder: set LOCKSTEP_GOLDEN; a part of the same draws stands beside the sampler"]
 fn every_full_vocabulary_draw_of_torch_on_the_device_is_reproduced() {
-    let Some(folder) = folder("sampler") else { return };
+    let folder = folder("sampler");
     let index = json(folder.join("index.json"));
     let bytes = std::fs::read(folder.join(index["file"].as_str().unwrap())).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -126,7 +125,7 @@ struct Tally {
 
 #[test]
 fn every_filter_case_of_transformers_keeps_the_same_ids_where_nothing_is_tied() {
-    let Some(folder) = folder("filters") else { return };
+    let folder = folder("filters");
     let cases = json(folder.join("cases.json"));
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     let (logits, expected) = (read("logits.safetensors"), read("expected.safetensors"));
