@@ -59,12 +59,19 @@ impl Progress {
     /// Starts the clock.
     pub(crate) fn new(what: impl Into<String>) -> Self {
         let now = Instant::now();
-        Self { what: what.into(), started: now, last: now, terminal: std::io::stderr().is_terminal(), dirty: false }
+        Self {
+            what: what.into(),
+            started: now,
+            last: now,
+            terminal: std::io::stderr().is_terminal(),
+            dirty: false,
+        }
     }
 
     /// Says how much of `total` is done.
     pub(crate) fn update(&mut self, done: u64, total: u64) {
-        let pause = if self.terminal { Duration::from_millis(500) } else { Duration::from_secs(10) };
+        let pause =
+            if self.terminal { Duration::from_millis(500) } else { Duration::from_secs(10) };
         if self.last.elapsed() < pause {
             return;
         }
@@ -82,7 +89,11 @@ impl Progress {
         let seconds = self.started.elapsed().as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "a progress display")]
         let share = if total == 0 { 0.0 } else { done as f64 / total as f64 };
-        let eta = if share > 0.0 { format!("{:.0} s left", seconds * (1.0 - share) / share) } else { "..".to_owned() };
+        let eta = if share > 0.0 {
+            format!("{:.0} s left", seconds * (1.0 - share) / share)
+        } else {
+            "..".to_owned()
+        };
         format!("{}: {done}/{total} ({:.0} %), {seconds:.0} s, {eta}", self.what, share * 100.0)
     }
 }

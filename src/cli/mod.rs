@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use check::{
-    CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy, SelectorArgs, Side,
+    CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
+    SelectorArgs, Side,
 };
 pub(crate) use run::{CalibrateArgs, DemoArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs};
 

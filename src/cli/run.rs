@@ -236,7 +236,8 @@ pub(crate) struct CalibrateArgs {
 
 fn named<T: serde::de::DeserializeOwned>(text: &str, choices: &str) -> Result<T, String> {
     let snake = text.replace('-', "_");
-    serde_json::from_value(serde_json::Value::String(snake)).map_err(|_| format!("`{text}` is none of {choices}"))
+    serde_json::from_value(serde_json::Value::String(snake))
+        .map_err(|_| format!("`{text}` is none of {choices}"))
 }
 
 fn policy_kind(text: &str) -> Result<PolicyKind, String> {

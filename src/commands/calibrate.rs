@@ -20,8 +20,14 @@ type Work = (Vec<Request>, BTreeMap<String, Vec<u32>>);
 
 pub(crate) fn execute(args: &CalibrateArgs, format: Format) -> anyhow::Result<Status> {
     for path in &args.out {
-        if !path.extension().is_some_and(|extension| extension == "pt" || extension == "safetensors") {
-            return Err(usage(format!("--out {}: name a .pt or a .safetensors file", path.display())));
+        if !path
+            .extension()
+            .is_some_and(|extension| extension == "pt" || extension == "safetensors")
+        {
+            return Err(usage(format!(
+                "--out {}: name a .pt or a .safetensors file",
+                path.display()
+            )));
         }
     }
     let engine = Engine::load(&args.model, &LoadOptions { dtype: args.dtype, cache_dtype: None })?;
@@ -44,7 +50,8 @@ pub(crate) fn execute(args: &CalibrateArgs, format: Format) -> anyhow::Result<St
         progress.update(step.fed, step.feed_at_most);
         if recording::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let (stats, summary) = engine.calibrate(&requests, &options, rows, &mut MemorySink::default(), &mut watch)?;
+    let (stats, summary) =
+        engine.calibrate(&requests, &options, rows, &mut MemorySink::default(), &mut watch)?;
     if summary.interrupted {
         console::note("lockstep: interrupted; nothing was written");
         return Ok(Status::Inconclusive);
@@ -56,9 +63,19 @@ pub(crate) fn execute(args: &CalibrateArgs, format: Format) -> anyhow::Result<St
             lockstep_traces::stats::write_safetensors(&stats, path)?;
         }
     }
-    let tokens = if args.decode_only { summary.decode_tokens } else { summary.prompt_tokens + summary.decode_tokens };
+    let tokens = if args.decode_only {
+        summary.decode_tokens
+    } else {
+        summary.prompt_tokens + summary.decode_tokens
+    };
     let files: Vec<_> = args.out.iter().map(|path| path.display().to_string()).collect();
-    let text = format!("{}: {} samples, {tokens} tokens, {} layers, {} heads", files.join(", "), requests.len(), stats.layers.len(), stats.heads.len());
+    let text = format!(
+        "{}: {} samples, {tokens} tokens, {} layers, {} heads",
+        files.join(", "),
+        requests.len(),
+        stats.layers.len(),
+        stats.heads.len()
+    );
     let answer = json!({"files": files, "samples": requests.len(), "tokens": tokens, "decode_only": args.decode_only});
     console::answer(format, &text, &answer)?;
     Ok(Status::Parity)
@@ -66,7 +83,9 @@ pub(crate) fn execute(args: &CalibrateArgs, format: Format) -> anyhow::Result<St
 
 fn of_dataset(path: &Path, select: Option<&str>, engine: &Engine) -> anyhow::Result<Work> {
     let encode = |text: &str| -> anyhow::Result<Vec<u32>> {
-        let tokenizer = engine.tokenizer().context("the model folder has no tokenizer.json; give prompt_ids")?;
+        let tokenizer = engine
+            .tokenizer()
+            .context("the model folder has no tokenizer.json; give prompt_ids")?;
         Ok(tokenizer.encode(text)?)
     };
     let (mut requests, mut teacher) = (Vec::new(), BTreeMap::new());
@@ -85,7 +104,11 @@ fn of_run(path: &Path) -> anyhow::Result<Work> {
     let (mut requests, mut teacher) = (Vec::new(), BTreeMap::new());
     for row in RunReader::open(path)?.samples()? {
         teacher.insert(row.sample_id.clone(), row.generated_ids);
-        requests.push(Request { sample_id: row.sample_id, prompt_ids: row.prompt_ids, ..Request::default() });
+        requests.push(Request {
+            sample_id: row.sample_id,
+            prompt_ids: row.prompt_ids,
+            ..Request::default()
+        });
     }
     Ok((requests, teacher))
 }

@@ -34,19 +34,32 @@ pub(crate) fn execute(command: &CheckCommand, format: Format) -> anyhow::Result<
 /// `check selector` and `replay selector`.
 pub(crate) fn selector(verb: &str, args: &SelectorArgs, format: Format) -> anyhow::Result<Status> {
     let run = RunReader::open(&args.run)?;
-    let samples = if args.sample.is_empty() { vec![None] } else { args.sample.iter().cloned().map(Some).collect() };
+    let samples = if args.sample.is_empty() {
+        vec![None]
+    } else {
+        args.sample.iter().cloned().map(Some).collect()
+    };
     let checks = samples
         .into_iter()
-        .map(|sample_id| Ok(lockstep_replay::selector::check(&run, &selector_options(args, &run, sample_id)?)?))
+        .map(|sample_id| {
+            Ok(lockstep_replay::selector::check(&run, &selector_options(args, &run, sample_id)?)?)
+        })
         .collect::<anyhow::Result<Vec<_>>>()?;
     answer(verb, &args.run, checks, format)
 }
 
 /// Statistics and model: as given, else those that the run names, where they are still there.
-fn selector_options(args: &SelectorArgs, run: &RunReader, sample_id: Option<String>) -> anyhow::Result<SelectorOptions> {
+fn selector_options(
+    args: &SelectorArgs,
+    run: &RunReader,
+    sample_id: Option<String>,
+) -> anyhow::Result<SelectorOptions> {
     let manifest = run.manifest();
     let recorded = manifest.get("policy.stats").and_then(|value| value.as_str()).map(PathBuf::from);
-    let model = args.model.clone().or_else(|| manifest.model.path.as_ref().map(PathBuf::from).filter(|dir| dir.is_dir()));
+    let model = args
+        .model
+        .clone()
+        .or_else(|| manifest.model.path.as_ref().map(PathBuf::from).filter(|dir| dir.is_dir()));
     Ok(SelectorOptions {
         rule_set: args.rule_set,
         stats: args.stats.clone().or_else(|| recorded.filter(|path| path.is_file())),
@@ -61,7 +74,11 @@ fn open(args: &CheckArgs) -> anyhow::Result<RunReader> {
     let run = RunReader::open(&args.run)?;
     let known = run.sample_ids()?;
     if let Some(id) = args.sample.iter().find(|id| !known.contains(id)) {
-        return Err(usage(format!("no sample `{id}` in {}; there are {}", args.run.display(), known.join(", "))));
+        return Err(usage(format!(
+            "no sample `{id}` in {}; there are {}",
+            args.run.display(),
+            known.join(", ")
+        )));
     }
     Ok(run)
 }
@@ -84,8 +101,10 @@ pub(crate) fn answer(
     checks: Vec<CheckReport>,
     format: Format,
 ) -> anyhow::Result<Status> {
-    let verdict = checks.iter().fold(Verdict::Identical, |worst, check| worst.worst(check.verdict.clone()));
-    let mut report = Report::new(verb, format!("lockstep {verb} {}", run.display()), verdict.clone());
+    let verdict =
+        checks.iter().fold(Verdict::Identical, |worst, check| worst.worst(check.verdict.clone()));
+    let mut report =
+        Report::new(verb, format!("lockstep {verb} {}", run.display()), verdict.clone());
     for check in &checks {
         report.story.push(Paragraph::new(
             ParagraphKind::Text,

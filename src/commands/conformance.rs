@@ -65,7 +65,9 @@ struct Both {
 pub(crate) fn execute(args: &ConformanceArgs, format: Format) -> anyhow::Result<Status> {
     let plant = inputs::plant(args.plant.as_deref())?;
     if plant.is_some() && args.side == Side::Reference {
-        return Err(usage("--plant breaks the runtime's selector; it needs --side runtime or both"));
+        return Err(usage(
+            "--plant breaks the runtime's selector; it needs --side runtime or both",
+        ));
     }
     let dir = folder(&args.dir);
     let runtime = if args.side == Side::Reference {
@@ -73,7 +75,11 @@ pub(crate) fn execute(args: &ConformanceArgs, format: Format) -> anyhow::Result<
     } else {
         Some(answer(conformance::run(&dir, plant)?.iter().map(of_runtime).collect(), Vec::new()))
     };
-    let reference = if args.side == Side::Runtime { None } else { Some(of_reference(lockstep_replay::conformance::run(&dir)?)) };
+    let reference = if args.side == Side::Runtime {
+        None
+    } else {
+        Some(of_reference(lockstep_replay::conformance::run(&dir)?))
+    };
     let both = Both { dir: dir.display().to_string(), runtime, reference };
     console::answer(format, &text(&both), &both)?;
     let sides = [&both.runtime, &both.reference];
@@ -89,7 +95,11 @@ pub(crate) fn execute(args: &ConformanceArgs, format: Format) -> anyhow::Result<
 /// The folder with `cases.json`: the one given, or `triattention` in it.
 fn folder(dir: &Path) -> PathBuf {
     let inner = dir.join("triattention");
-    if !dir.join("cases.json").exists() && inner.join("cases.json").exists() { inner } else { dir.to_owned() }
+    if !dir.join("cases.json").exists() && inner.join("cases.json").exists() {
+        inner
+    } else {
+        dir.to_owned()
+    }
 }
 
 fn of_runtime(case: &CaseResult) -> Case {
@@ -189,9 +199,15 @@ fn text(both: &Both) -> String {
             side.tie_equivalent.len(),
             side.failed
         );
-        let _ = writeln!(out, "  {:<18} {:>5} {:>9} {:>12} {:>12}", "group", "cases", "keep-sets", "raw rel", "agg abs");
+        let _ = writeln!(
+            out,
+            "  {:<18} {:>5} {:>9} {:>12} {:>12}",
+            "group", "cases", "keep-sets", "raw rel", "agg abs"
+        );
         for (group, totals) in &side.groups {
-            let figure = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1e}"));
+            let figure = |value: Option<f64>| {
+                value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1e}"))
+            };
             let keeps = format!("{}/{}", totals.keep_sets_equal, totals.keep_sets);
             let _ = writeln!(
                 out,
@@ -202,10 +218,20 @@ fn text(both: &Both) -> String {
             );
         }
         for case in &side.tie_equivalent {
-            let _ = writeln!(out, "  tie   {} ({}): {} rows chosen otherwise among equal scores", case.name, case.group, case.tie_rows);
+            let _ = writeln!(
+                out,
+                "  tie   {} ({}): {} rows chosen otherwise among equal scores",
+                case.name, case.group, case.tie_rows
+            );
         }
         for case in &side.failures {
-            let _ = writeln!(out, "  FAIL  {} ({}): {}", case.name, case.group, case.why.as_deref().unwrap_or_default());
+            let _ = writeln!(
+                out,
+                "  FAIL  {} ({}): {}",
+                case.name,
+                case.group,
+                case.why.as_deref().unwrap_or_default()
+            );
         }
         for line in &side.not_covered {
             let _ = writeln!(out, "  not covered: {line}");

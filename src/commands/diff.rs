@@ -39,7 +39,11 @@ pub(crate) fn execute(args: &DiffArgs, format: Format) -> anyhow::Result<Status>
             console::note(&format!("report: {}", first.display()));
         }
     }
-    console::answer(format, &lockstep_reports::text::render(&page, console::text_options()), &report)?;
+    console::answer(
+        format,
+        &lockstep_reports::text::render(&page, console::text_options()),
+        &report,
+    )?;
     Ok(Status::of(&report.verdict))
 }
 

@@ -11,7 +11,11 @@ use crate::exit::Status;
 pub(crate) fn execute(format: Format) -> anyhow::Result<Status> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let cpu = lockstep_runtime::cpu::Isa::detect().name();
-    let schema = format!("{}.{}", lockstep_traces::manifest::SCHEMA_MAJOR, lockstep_traces::manifest::SCHEMA_MINOR);
+    let schema = format!(
+        "{}.{}",
+        lockstep_traces::manifest::SCHEMA_MAJOR,
+        lockstep_traces::manifest::SCHEMA_MINOR
+    );
     let driver = nvidia_driver();
     let mut text = format!("lockstep {}\n", env!("CARGO_PKG_VERSION"));
     let _ = writeln!(text, "run schema   {schema}");
@@ -19,7 +23,10 @@ pub(crate) fn execute(format: Format) -> anyhow::Result<Status> {
     let _ = writeln!(
         text,
         "cuda backend no: this build has none{}",
-        driver.as_deref().map_or_else(|| ", and no NVIDIA driver is loaded".to_owned(), |v| format!(" (driver: {v})"))
+        driver.as_deref().map_or_else(
+            || ", and no NVIDIA driver is loaded".to_owned(),
+            |v| format!(" (driver: {v})")
+        )
     );
     let _ = writeln!(text, "reference    candle on the CPU: f32, f64, bf16 and f16 by rounding");
     let answer = json!({

@@ -1,5 +1,7 @@
 //! `import` and `export`: foreign layouts.
 
+use std::fmt::Write as _;
+
 use lockstep_traces::store::RunReader;
 use lockstep_traces::trtmc::{self, DumpExport, DumpImport, TraceExport};
 use serde_json::json;
@@ -18,9 +20,13 @@ pub(crate) fn import(args: &ImportArgs, format: Format) -> anyhow::Result<Status
     };
     let mut text = format!("{}\n", args.out.display());
     for remark in &remarks {
-        text.push_str(&format!("  note: {remark}\n"));
+        let _ = writeln!(text, "  note: {remark}");
     }
-    console::answer(format, &text, &json!({"run": args.out.display().to_string(), "remarks": remarks}))?;
+    console::answer(
+        format,
+        &text,
+        &json!({"run": args.out.display().to_string(), "remarks": remarks}),
+    )?;
     Ok(Status::Parity)
 }
 
@@ -29,14 +35,23 @@ pub(crate) fn export(args: &ExportArgs, format: Format) -> anyhow::Result<Status
     match args.kind {
         ForeignKind::TrtmcTrace => {
             let digits = if args.digits6 { 6 } else { 9 };
-            trtmc::export_trace(&run, &args.out, TraceExport { digits, bucket_rows: args.bucket_rows })?;
+            trtmc::export_trace(
+                &run,
+                &args.out,
+                TraceExport { digits, bucket_rows: args.bucket_rows },
+            )?;
         }
         ForeignKind::TrtmcDump => {
             let samples = run.sample_ids()?;
             let sample = match (&args.sample, samples.as_slice()) {
                 (Some(id), _) => id,
                 (None, [only]) => only,
-                (None, _) => return Err(usage(format!("--sample is needed; there are {}", samples.join(", ")))),
+                (None, _) => {
+                    return Err(usage(format!(
+                        "--sample is needed; there are {}",
+                        samples.join(", ")
+                    )));
+                }
             };
             trtmc::export_dump(&run, sample, args.ordinal, &args.out, DumpExport::default())?;
         }

@@ -69,8 +69,9 @@ impl Trace {
 /// The fault that a `--plant` names; `None` without the flag.
 pub(crate) fn plant(slug: Option<&str>) -> anyhow::Result<Option<Cause>> {
     slug.map(|slug| {
-        Cause::from_slug(slug)
-            .ok_or_else(|| usage(format!("no fault `{slug}`; `lockstep demo --plant list` prints them")))
+        Cause::from_slug(slug).ok_or_else(|| {
+            usage(format!("no fault `{slug}`; `lockstep demo --plant list` prints them"))
+        })
     })
     .transpose()
 }
@@ -87,7 +88,10 @@ pub(crate) struct DatasetRow {
 }
 
 /// Reads a dataset (JSON lines) and takes the rows that `select` names.
-pub(crate) fn dataset(path: &Path, select: Option<&str>) -> anyhow::Result<Vec<(usize, DatasetRow)>> {
+pub(crate) fn dataset(
+    path: &Path,
+    select: Option<&str>,
+) -> anyhow::Result<Vec<(usize, DatasetRow)>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let mut rows = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -95,7 +99,11 @@ pub(crate) fn dataset(path: &Path, select: Option<&str>) -> anyhow::Result<Vec<(
             continue;
         }
         let row: DatasetRow = serde_json::from_str(line).with_context(|| {
-            format!("{}:{}: no dataset row; each line is an object with `prompt` or `prompt_ids`", path.display(), number + 1)
+            format!(
+                "{}:{}: no dataset row; each line is an object with `prompt` or `prompt_ids`",
+                path.display(),
+                number + 1
+            )
         })?;
         if row.prompt.is_none() && row.prompt_ids.is_none() {
             anyhow::bail!("{}:{}: neither `prompt` nor `prompt_ids`", path.display(), number + 1);
@@ -111,10 +119,16 @@ pub(crate) fn dataset(path: &Path, select: Option<&str>) -> anyhow::Result<Vec<(
     }
 }
 
-fn take(rows: Vec<(usize, DatasetRow)>, select: &str, path: &Path) -> anyhow::Result<Vec<(usize, DatasetRow)>> {
+fn take(
+    rows: Vec<(usize, DatasetRow)>,
+    select: &str,
+    path: &Path,
+) -> anyhow::Result<Vec<(usize, DatasetRow)>> {
     if let Ok(choice) = select.parse::<lockstep_traces::Choice>() {
-        let taken: Vec<_> =
-            rows.into_iter().filter(|(index, _)| u32::try_from(*index).is_ok_and(|index| choice.has(index))).collect();
+        let taken: Vec<_> = rows
+            .into_iter()
+            .filter(|(index, _)| u32::try_from(*index).is_ok_and(|index| choice.has(index)))
+            .collect();
         if taken.is_empty() {
             return Err(usage(format!("--select {select} takes no row of {}", path.display())));
         }
@@ -123,7 +137,9 @@ fn take(rows: Vec<(usize, DatasetRow)>, select: &str, path: &Path) -> anyhow::Re
     let mut taken = Vec::new();
     for id in select.split(',').map(str::trim) {
         let row = rows.iter().find(|(_, row)| row.sample_id.as_deref() == Some(id));
-        taken.push(row.cloned().ok_or_else(|| usage(format!("no sample `{id}` in {}", path.display())))?);
+        taken.push(
+            row.cloned().ok_or_else(|| usage(format!("no sample `{id}` in {}", path.display())))?,
+        );
     }
     Ok(taken)
 }
@@ -131,9 +147,14 @@ fn take(rows: Vec<(usize, DatasetRow)>, select: &str, path: &Path) -> anyhow::Re
 /// Token ids of a file: a JSON list, or numbers with blanks or commas between.
 pub(crate) fn prompt_ids(path: &Path) -> anyhow::Result<Vec<u32>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let parts = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).filter(|part| !part.is_empty());
+    let parts = text
+        .split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']'))
+        .filter(|part| !part.is_empty());
     let ids = parts
-        .map(|part| part.parse::<u32>().map_err(|_| anyhow::anyhow!("{}: `{part}` is no token id", path.display())))
+        .map(|part| {
+            part.parse::<u32>()
+                .map_err(|_| anyhow::anyhow!("{}: `{part}` is no token id", path.display()))
+        })
         .collect::<anyhow::Result<Vec<_>>>()?;
     if ids.is_empty() {
         anyhow::bail!("{}: no token ids", path.display());

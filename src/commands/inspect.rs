@@ -71,7 +71,9 @@ fn summarise(args: &InspectArgs, loaded: &Loaded) -> anyhow::Result<Summary> {
         path: args.run.display().to_string(),
         kind: if run.is_some() { "run" } else { "trace" },
         status: manifest.status,
-        producer: format!("{} {}", manifest.producer.name, manifest.producer.version).trim().to_owned(),
+        producer: format!("{} {}", manifest.producer.name, manifest.producer.version)
+            .trim()
+            .to_owned(),
         device: manifest.device.clone(),
         dtype: manifest.dtype.map(lockstep_traces::DType::name),
         encoding: serde_json::to_value(manifest.encoding)?,
@@ -88,10 +90,15 @@ fn summarise(args: &InspectArgs, loaded: &Loaded) -> anyhow::Result<Summary> {
     })
 }
 
-fn sample_summary(id: &str, loaded: &Loaded, finished: &[lockstep_traces::SampleRow]) -> SampleSummary {
+fn sample_summary(
+    id: &str,
+    loaded: &Loaded,
+    finished: &[lockstep_traces::SampleRow],
+) -> SampleSummary {
     let steps = &loaded.steps;
-    let mut positions =
-        (0..steps.len).filter(|&i| steps.sample_id(i) == Some(id)).filter_map(|i| steps.position.get(i).copied());
+    let mut positions = (0..steps.len)
+        .filter(|&i| steps.sample_id(i) == Some(id))
+        .filter_map(|i| steps.position.get(i).copied());
     let first = positions.next();
     let (mut rows, mut last) = (usize::from(first.is_some()), first.unwrap_or(0));
     for position in positions {
@@ -119,7 +126,10 @@ fn chosen_rows(args: &InspectArgs, steps: &StepColumns) -> anyhow::Result<Vec<St
     if let Some(id) = &args.sample
         && !steps.sample_ids.contains(id)
     {
-        return Err(usage(format!("no sample `{id}` here; there are {}", steps.sample_ids.join(", "))));
+        return Err(usage(format!(
+            "no sample `{id}` here; there are {}",
+            steps.sample_ids.join(", ")
+        )));
     }
     let positions = match &args.positions {
         Some(text) => text.parse::<Choice>().map_err(usage)?,
@@ -133,7 +143,10 @@ fn chosen_rows(args: &InspectArgs, steps: &StepColumns) -> anyhow::Result<Vec<St
 }
 
 fn text(summary: &Summary) -> String {
-    let mut out = format!("{}: {} by {} on {}\n", summary.path, summary.kind, summary.producer, summary.device);
+    let mut out = format!(
+        "{}: {} by {} on {}\n",
+        summary.path, summary.kind, summary.producer, summary.device
+    );
     let status = if summary.status == RunStatus::Complete { "complete" } else { "INCOMPLETE" };
     let dtype = summary.dtype.unwrap_or("unknown");
     let _ = writeln!(
@@ -153,14 +166,22 @@ fn text(summary: &Summary) -> String {
             sample.last_position,
             sample.rows,
             sample.compactions,
-            sample.generated.map_or_else(String::new, |n| format!(", {n} tokens generated, finish {}", sample.finish))
+            sample.generated.map_or_else(String::new, |n| format!(
+                ", {n} tokens generated, finish {}",
+                sample.finish
+            ))
         );
     }
     for remark in &summary.remarks {
         let _ = writeln!(out, "  note: {remark}");
     }
     for row in &summary.rows {
-        let top: Vec<_> = row.top_ids.iter().zip(&row.top_logits).map(|(id, logit)| format!("{id}:{logit}")).collect();
+        let top: Vec<_> = row
+            .top_ids
+            .iter()
+            .zip(&row.top_logits)
+            .map(|(id, logit)| format!("{id}:{logit}"))
+            .collect();
         let next = row.next_token.map_or_else(|| "-".to_owned(), |id| id.to_string());
         let _ = writeln!(
             out,

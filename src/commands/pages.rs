@@ -22,13 +22,19 @@ pub(crate) fn decode(tokenizer: Option<&Tokenizer>, ids: &[u32]) -> Option<Strin
 
 /// Text of one token.
 pub(crate) fn token_bytes(tokenizer: Option<&Tokenizer>, id: u32) -> Vec<u8> {
-    tokenizer.and_then(|tokenizer| tokenizer.token(id)).unwrap_or_else(|| format!("#{id}")).into_bytes()
+    tokenizer
+        .and_then(|tokenizer| tokenizer.token(id))
+        .unwrap_or_else(|| format!("#{id}"))
+        .into_bytes()
 }
 
 /// Names of a pair: the policies where they differ, else baseline and target.
 pub(crate) fn names(diff: &DiffReport) -> (String, String) {
     let name = |side: &lockstep_diff::report::SideInfo| {
-        side.rule_set.clone().or_else(|| side.policy.clone()).unwrap_or_else(|| side.producer.clone())
+        side.rule_set
+            .clone()
+            .or_else(|| side.policy.clone())
+            .unwrap_or_else(|| side.producer.clone())
     };
     let (left, right) = (name(&diff.left), name(&diff.right));
     if left == right { ("baseline".to_owned(), "target".to_owned()) } else { (left, right) }
@@ -59,7 +65,8 @@ pub(crate) fn add_pair(
 
 /// Samples worth a figure: those that part first, and where none does the first ones.
 fn shown(diff: &DiffReport) -> Vec<&SampleDiff> {
-    let parts = |sample: &&SampleDiff| sample.splits.token.is_some() || sample.splits.argmax.is_some();
+    let parts =
+        |sample: &&SampleDiff| sample.splits.token.is_some() || sample.splits.argmax.is_some();
     let parted: Vec<_> = diff.samples.iter().filter(parts).take(MOST_FIGURES).collect();
     if parted.is_empty() { diff.samples.iter().take(MOST_FIGURES).collect() } else { parted }
 }
@@ -75,8 +82,11 @@ pub(crate) fn add_sample(
 ) {
     let text = |id: u32| token_bytes(tokenizer, id);
     let id = sample.sample_id.as_str();
-    let inputs = [(labels.left, left), (labels.right, right)]
-        .map(|(label, trace)| TimelineInput { label, steps: &trace.loaded.steps, events: &trace.loaded.events });
+    let inputs = [(labels.left, left), (labels.right, right)].map(|(label, trace)| TimelineInput {
+        label,
+        steps: &trace.loaded.steps,
+        events: &trace.loaded.events,
+    });
     report.timelines.push(build::timeline(id, &inputs, Some((sample, labels))));
     report.curves.push(build::curve(sample, labels));
     let splits = &sample.splits;
@@ -88,7 +98,12 @@ pub(crate) fn add_sample(
 }
 
 /// Keep-set maps of the compactions that a run dumped.
-pub(crate) fn add_keep_maps(report: &mut Report, label: &str, run: &RunReader, sample: &str) -> anyhow::Result<()> {
+pub(crate) fn add_keep_maps(
+    report: &mut Report,
+    label: &str,
+    run: &RunReader,
+    sample: &str,
+) -> anyhow::Result<()> {
     let labels = Labels { left: label, right: "" };
     let mut drawn = 0;
     for id in run.dumps()? {

@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_runtime::engine::{Engine, Progress as Step, Request, RunOptions, RunSummary};
+use lockstep_traces::RecordPlan;
 use lockstep_traces::hash::sha256_file;
 use lockstep_traces::manifest::{Manifest, Producer};
 use lockstep_traces::store::RunWriter;
-use lockstep_traces::RecordPlan;
 
 use crate::console::Progress;
 
@@ -44,20 +44,30 @@ pub(crate) fn producer(name: &str) -> Producer {
 }
 
 /// Seconds since the epoch as RFC 3339 in UTC.
-#[expect(clippy::disallowed_methods, reason = "the manifest is the one place that records wall time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the manifest is the one place that records wall time"
+)]
 pub(crate) fn now() -> String {
     let seconds = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |elapsed| elapsed.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
 }
 
 /// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar.
 fn civil(days: u64) -> (u64, u64, u64) {
     let (mut year, mut left) = (1970, days);
-    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     while left >= 365 + u64::from(leap(year)) {
         left -= 365 + u64::from(leap(year));
         year += 1;

@@ -38,7 +38,8 @@ pub(crate) fn execute(command: &ReplayCommand, format: Format) -> anyhow::Result
 fn forward(args: &ForwardArgs, format: Format) -> anyhow::Result<Status> {
     let run = RunReader::open(&args.run)?;
     let options = options(args, &run)?;
-    let Some(summary) = replaying::replay(&run, &args.model, &options, &args.out, Some("replay"))? else {
+    let Some(summary) = replaying::replay(&run, &args.model, &options, &args.out, Some("replay"))?
+    else {
         console::note(&format!("lockstep: interrupted; {} is incomplete", args.out.display()));
         return Ok(Status::Inconclusive);
     };
@@ -63,7 +64,10 @@ fn forward(args: &ForwardArgs, format: Format) -> anyhow::Result<Status> {
 fn options(args: &ForwardArgs, run: &RunReader) -> anyhow::Result<ForwardOptions> {
     let plant = inputs::plant(args.plant.as_deref())?;
     if let Some(cause) = plant.filter(|cause| !cause.is_harness()) {
-        return Err(usage(format!("`{}` is a mistake of the engine; plant it with `lockstep run --plant`", cause.slug())));
+        return Err(usage(format!(
+            "`{}` is a mistake of the engine; plant it with `lockstep run --plant`",
+            cause.slug()
+        )));
     }
     if args.chunk == 0 {
         return Err(usage("--chunk must be at least 1"));
@@ -86,16 +90,20 @@ fn options(args: &ForwardArgs, run: &RunReader) -> anyhow::Result<ForwardOptions
 /// The recorded policy as a specification, for the reference to resolve by itself.
 fn own(args: &ForwardArgs, run: &RunReader) -> anyhow::Result<Policy> {
     let manifest = run.manifest();
-    let recorded = manifest.get("policy.stats").and_then(|value| value.as_str()).map(std::path::PathBuf::from);
-    let stats = args
-        .stats
-        .clone()
-        .or_else(|| recorded.filter(|path| path.is_file()))
-        .ok_or_else(|| usage("--policy own needs --stats: the run names no statistics file that is still there"))?;
+    let recorded =
+        manifest.get("policy.stats").and_then(|value| value.as_str()).map(std::path::PathBuf::from);
+    let stats =
+        args.stats.clone().or_else(|| recorded.filter(|path| path.is_file())).ok_or_else(|| {
+            usage(
+                "--policy own needs --stats: the run names no statistics file that is still there",
+            )
+        })?;
     let fields: serde_json::Map<String, serde_json::Value> = manifest
         .config
         .iter()
-        .filter_map(|(key, setting)| Some((key.strip_prefix("policy.")?.to_owned(), setting.value.clone())))
+        .filter_map(|(key, setting)| {
+            Some((key.strip_prefix("policy.")?.to_owned(), setting.value.clone()))
+        })
         .collect();
     let spec: PolicySpec = serde_json::from_value(serde_json::Value::Object(fields))?;
     Ok(Policy::Own { spec: Box::new(spec), stats: Box::new(lockstep_traces::stats::read(&stats)?) })
@@ -107,16 +115,29 @@ fn page(args: &ForwardArgs, judged: &Judged, summary: &ForwardSummary) -> Report
     let mut say = |kind, text: String| report.story.push(Paragraph::new(kind, text));
     say(
         ParagraphKind::Text,
-        format!("{} rows in {} chunks, {} compactions, into {}.", summary.rows, summary.chunks, summary.events, args.out.display()),
+        format!(
+            "{} rows in {} chunks, {} compactions, into {}.",
+            summary.rows,
+            summary.chunks,
+            summary.events,
+            args.out.display()
+        ),
     );
     if judged.self_check.verdict == Verdict::Diverged {
-        say(ParagraphKind::Problem, "The replay itself stands on the wrong rows; nothing is said about the engine.".to_owned());
+        say(
+            ParagraphKind::Problem,
+            "The replay itself stands on the wrong rows; nothing is said about the engine."
+                .to_owned(),
+        );
     }
     if let Some(noise) = &judged.noise {
         say(ParagraphKind::Text, format!("Run against reference: {}", noise.summary));
     }
     for drift in &judged.drift {
-        say(ParagraphKind::Text, format!("Hidden states of {}: {}", drift.sample_id, drift.summary));
+        say(
+            ParagraphKind::Text,
+            format!("Hidden states of {}: {}", drift.sample_id, drift.summary),
+        );
     }
     report.noise.extend(judged.noise.clone());
     report.drift_reports.clone_from(&judged.drift);

@@ -3,14 +3,17 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use lockstep_diff::Side;
 use lockstep_diff::drift::DriftOptions;
 use lockstep_diff::report::{DriftReport, NoiseReport};
-use lockstep_diff::Side;
 use lockstep_reference::forward::Precision;
-use lockstep_replay::forward::{self, Claim, ForwardOptions, ForwardSummary, LocalizeOptions, Progress as Step, Replayed};
+use lockstep_replay::forward::{
+    self, Claim, ForwardOptions, ForwardSummary, LocalizeOptions, Progress as Step, Replayed,
+};
 use lockstep_traces::store::{RunReader, RunWriter, StepColumns};
 use lockstep_traces::{
-    CheckReport, Choice, DType, DumpId, Finding, Manifest, MemorySink, RecordPlan, SampleRow, Verdict,
+    CheckReport, Choice, DType, DumpId, Finding, Manifest, MemorySink, RecordPlan, SampleRow,
+    Verdict,
 };
 use serde::Serialize;
 
@@ -41,7 +44,12 @@ pub(crate) fn precision(dtype: DType) -> anyhow::Result<Precision> {
         DType::F64 => Precision::F64,
         DType::Bf16 => Precision::Bf16,
         DType::F16 => Precision::F16,
-        other => return Err(crate::exit::usage(format!("no replay in {}; use f32, f64, bf16 or f16", other.name()))),
+        other => {
+            return Err(crate::exit::usage(format!(
+                "no replay in {}; use f32, f64, bf16 or f16",
+                other.name()
+            )));
+        }
     })
 }
 
@@ -146,13 +154,24 @@ pub(crate) fn judge(
     options: &ForwardOptions,
 ) -> anyhow::Result<Judged> {
     let replayed = RunReader::open(out)?;
-    let self_check =
-        forward::self_check(run, &Replayed::from_run(&replayed)?, model, &Claim::of(options.precision))?;
+    let self_check = forward::self_check(
+        run,
+        &Replayed::from_run(&replayed)?,
+        model,
+        &Claim::of(options.precision),
+    )?;
     let mut findings = self_check.findings.clone();
     if self_check.verdict == Verdict::Diverged {
         // A harness that stands on the wrong row says nothing about the engine.
         let verdict = self_check.verdict.clone();
-        return Ok(Judged { self_check, noise: None, drift: Vec::new(), localized: None, findings, verdict });
+        return Ok(Judged {
+            self_check,
+            noise: None,
+            drift: Vec::new(),
+            localized: None,
+            findings,
+            verdict,
+        });
     }
     let truth = Truth::replay(run, model, options)?;
     let noise = noise(run, &replayed, &truth)?;
@@ -163,10 +182,18 @@ pub(crate) fn judge(
     if localized.compared > 0 {
         verdict = verdict.worst(localized.verdict.clone());
     }
-    Ok(Judged { self_check, noise: Some(noise), drift, localized: Some(localized), findings, verdict })
+    Ok(Judged {
+        self_check,
+        noise: Some(noise),
+        drift,
+        localized: Some(localized),
+        findings,
+        verdict,
+    })
 }
 
 fn noise(run: &RunReader, replayed: &RunReader, truth: &Truth) -> anyhow::Result<NoiseReport> {
-    let (target, control) = (super::inputs::Trace::read(run.dir())?, super::inputs::Trace::read(replayed.dir())?);
+    let (target, control) =
+        (super::inputs::Trace::read(run.dir())?, super::inputs::Trace::read(replayed.dir())?);
     Ok(lockstep_diff::noise::judge(&target.side(), &control.side(), &truth.side()))
 }

@@ -1,5 +1,6 @@
 //! `report`: the page, its figures and report.json from runs, a pair of traces, or the answer of `diff`.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -25,12 +26,18 @@ pub(crate) fn execute(args: &ReportArgs, format: Format) -> anyhow::Result<Statu
         [one] if !is_run(one) && is_json_answer(one) => of_answer(one)?,
         [one] => of_run(one, tokenizer.as_ref())?,
         [baseline, targets @ ..] => of_pairs(baseline, targets, tokenizer.as_ref())?,
-        [] => return Err(crate::exit::usage("give a run, a pair of traces, or the answer of `diff`")),
+        [] => {
+            return Err(crate::exit::usage("give a run, a pair of traces, or the answer of `diff`"));
+        }
     };
     let files = write_all(&report, &args.out)?;
     let paths: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
     let page = paths.first().cloned().unwrap_or_default();
-    console::answer(format, &page, &json!({"report": page, "files": paths, "verdict": report.verdict}))?;
+    console::answer(
+        format,
+        &page,
+        &json!({"report": page, "files": paths, "verdict": report.verdict}),
+    )?;
     Ok(Status::Parity)
 }
 
@@ -40,9 +47,14 @@ fn is_json_answer(path: &Path) -> bool {
 
 fn of_answer(path: &Path) -> anyhow::Result<Report> {
     let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-    let diff: DiffReport = serde_json::from_slice(&bytes)
-        .with_context(|| format!("{}: no answer of `lockstep diff --format json`", path.display()))?;
-    let mut report = Report::new("Where two traces part", format!("lockstep report {}", path.display()), diff.verdict.clone());
+    let diff: DiffReport = serde_json::from_slice(&bytes).with_context(|| {
+        format!("{}: no answer of `lockstep diff --format json`", path.display())
+    })?;
+    let mut report = Report::new(
+        "Where two traces part",
+        format!("lockstep report {}", path.display()),
+        diff.verdict.clone(),
+    );
     report.story.push(Paragraph::new(ParagraphKind::Headline, diff.summary.clone()));
     let (left, right) = pages::names(&diff);
     let labels = Labels { left: &left, right: &right };
@@ -61,7 +73,7 @@ fn of_answer(path: &Path) -> anyhow::Result<Report> {
 }
 
 /// One run: its time line, its checks, its keep-sets.
-fn of_run(path: &PathBuf, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Report> {
+fn of_run(path: &Path, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Report> {
     let trace = Trace::read(path)?;
     let command = format!("lockstep report {}", path.display());
     let mut report = Report::new("A recorded run", command, Verdict::Identical);
@@ -91,16 +103,23 @@ fn of_run(path: &PathBuf, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Repor
     Ok(report)
 }
 
-fn of_pairs(baseline: &Path, targets: &[PathBuf], tokenizer: Option<&Tokenizer>) -> anyhow::Result<Report> {
+fn of_pairs(
+    baseline: &Path,
+    targets: &[PathBuf],
+    tokenizer: Option<&Tokenizer>,
+) -> anyhow::Result<Report> {
     let left = Trace::read(baseline)?;
     let mut report = Report::new("Where traces part", String::new(), Verdict::Identical);
     report.command = format!("lockstep report {}", baseline.display());
     for path in targets {
-        report.command.push_str(&format!(" {}", path.display()));
+        let _ = write!(report.command, " {}", path.display());
         let right = Trace::read(path)?;
         let diff = diff::compare(&left, &right, None, tokenizer);
         report.verdict = report.verdict.clone().worst(diff.verdict.clone());
-        report.story.push(Paragraph::new(ParagraphKind::Text, format!("{}: {}", path.display(), diff.summary)));
+        report.story.push(Paragraph::new(
+            ParagraphKind::Text,
+            format!("{}: {}", path.display(), diff.summary),
+        ));
         pages::add_pair(&mut report, &left, &right, &diff, tokenizer);
         report.findings.extend(diff.findings.iter().cloned());
         report.limits.extend(diff.limits.iter().cloned());

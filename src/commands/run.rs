@@ -21,7 +21,8 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
         return selection::execute(args, plant, format);
     }
     let model = args.model.as_deref().context("--model is needed")?;
-    let engine = Engine::load(model, &LoadOptions { dtype: args.dtype, cache_dtype: args.cache_dtype })?;
+    let engine =
+        Engine::load(model, &LoadOptions { dtype: args.dtype, cache_dtype: args.cache_dtype })?;
     for remark in engine.remarks() {
         console::note(&format!("note: {remark}"));
     }
@@ -38,7 +39,8 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
         ..RunOptions::default()
     };
     let plan = record_plan(&args.record);
-    let job = Job { requests: &requests, options: &options, plan: &plan, stats, label: Some("run") };
+    let job =
+        Job { requests: &requests, options: &options, plan: &plan, stats, label: Some("run") };
     let Some(summary) = recording::record(&engine, &job, &args.out, args.resume)? else {
         console::note(&format!(
             "lockstep: interrupted; {} is incomplete and opens as it is, --resume goes on",
@@ -72,7 +74,9 @@ fn engine_plant(slug: Option<&str>) -> anyhow::Result<Option<Cause>> {
 
 fn requests(args: &RunArgs, engine: &Engine) -> anyhow::Result<Vec<Request>> {
     let encode = |text: &str| -> anyhow::Result<Vec<u32>> {
-        let tokenizer = engine.tokenizer().context("the model folder has no tokenizer.json; give --prompt-ids")?;
+        let tokenizer = engine
+            .tokenizer()
+            .context("the model folder has no tokenizer.json; give --prompt-ids")?;
         Ok(tokenizer.encode(text)?)
     };
     let source = &args.source;
@@ -149,10 +153,18 @@ pub(crate) fn record_plan(args: &RecordArgs) -> RecordPlan {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "token counts in a rate for people")]
-fn print(args: &RunArgs, requests: &[Request], summary: &RunSummary, format: Format) -> anyhow::Result<()> {
-    let rate = |tokens: u64, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
-    let (prefill, decode) =
-        (rate(summary.prompt_tokens, summary.prefill_seconds), rate(summary.decode_tokens, summary.decode_seconds));
+fn print(
+    args: &RunArgs,
+    requests: &[Request],
+    summary: &RunSummary,
+    format: Format,
+) -> anyhow::Result<()> {
+    let rate =
+        |tokens: u64, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+    let (prefill, decode) = (
+        rate(summary.prompt_tokens, summary.prefill_seconds),
+        rate(summary.decode_tokens, summary.decode_seconds),
+    );
     let mut text = format!("{}: {} samples\n", args.out.display(), requests.len());
     let _ = writeln!(
         text,

@@ -11,8 +11,8 @@ use lockstep_runtime::select::{CacheView, Dims, Keys, Rules, SelectInput, Select
 use lockstep_traces::hash::sha256_file;
 use lockstep_traces::store::{DumpFile, RunWriter, TensorView};
 use lockstep_traces::{
-    Cause, DType, Dump, DumpId, EventRow, FinishReason, Manifest, PolicyKind, PolicySpec, RecordPlan,
-    SampleRow, Tensor, TraceSink as _,
+    Cause, DType, Dump, DumpId, EventRow, FinishReason, Manifest, PolicyKind, PolicySpec,
+    RecordPlan, SampleRow, Tensor, TraceSink as _,
 };
 use serde_json::json;
 
@@ -32,12 +32,17 @@ enum Stored {
 
 impl Stored {
     fn read(view: &TensorView<'_>) -> anyhow::Result<Self> {
-        let halves = || view.bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+        let halves =
+            || view.bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
         Ok(match view.dtype {
             DType::F32 => Self::F32(view.to_f32()?),
             DType::F16 => Self::F16(halves().map(f16::from_bits).collect()),
             DType::Bf16 => Self::Bf16(halves().map(bf16::from_bits).collect()),
-            other => return Err(view.error(format!("keys of {}; f32, f16 or bf16 is wanted", other.name())).into()),
+            other => {
+                return Err(view
+                    .error(format!("keys of {}; f32, f16 or bf16 is wanted", other.name()))
+                    .into());
+            }
         })
     }
 
@@ -72,7 +77,8 @@ impl Cache {
         let values = positions.to_i32()?;
         let mut list = Vec::with_capacity(kv_heads);
         for head in values.chunks(rows.max(1)) {
-            let head: Result<Vec<u32>, _> = head.iter().map(|&position| u32::try_from(position)).collect();
+            let head: Result<Vec<u32>, _> =
+                head.iter().map(|&position| u32::try_from(position)).collect();
             list.push(head.map_err(|_| positions.error("holds a negative position"))?);
         }
         Ok(Self {
@@ -89,7 +95,9 @@ impl Cache {
         let size = self.rows * self.dims.head_dim;
         CacheView {
             rows: self.rows,
-            keys: (0..self.dims.layers * self.dims.kv_heads).map(|index| self.keys.head(index, size)).collect(),
+            keys: (0..self.dims.layers * self.dims.kv_heads)
+                .map(|index| self.keys.head(index, size))
+                .collect(),
             positions: self.positions.iter().map(Vec::as_slice).collect(),
         }
     }
@@ -117,7 +125,11 @@ pub(crate) struct Chosen {
     shape: Vec<usize>,
 }
 
-pub(crate) fn execute(args: &RunArgs, plant: Option<Cause>, format: Format) -> anyhow::Result<Status> {
+pub(crate) fn execute(
+    args: &RunArgs,
+    plant: Option<Cause>,
+    format: Format,
+) -> anyhow::Result<Status> {
     let cache = args.source.cache.as_deref().context("--cache is needed")?;
     let stats = args.policy.stats.as_deref().ok_or_else(|| usage("--cache needs --stats"))?;
     if args.policy.policy != PolicyKind::Triattention {
@@ -143,9 +155,13 @@ pub(crate) fn execute(args: &RunArgs, plant: Option<Cause>, format: Format) -> a
 pub(crate) fn record(job: &CacheJob<'_>) -> anyhow::Result<Chosen> {
     let stats = lockstep_traces::stats::read(job.stats)?;
     let inv_freq = stats.inv_freq.clone().with_context(|| {
-        format!("{}: no inv_freq; statistics for --cache must hold the rotary frequencies", job.stats.display())
+        format!(
+            "{}: no inv_freq; statistics for --cache must hold the rotary frequencies",
+            job.stats.display()
+        )
     })?;
-    let attention_scaling = stats.freq_scale_sq.as_ref().and_then(|list| list.first()).map_or(1.0, |s| s.sqrt());
+    let attention_scaling =
+        stats.freq_scale_sq.as_ref().and_then(|list| list.first()).map_or(1.0, |s| s.sqrt());
     let rotary = RotaryTable { inv_freq, attention_scaling };
     let cache = Cache::read(&DumpFile::open(job.cache)?, stats.heads.len())?;
     let rules = Rules::resolve(job.spec)?;
@@ -155,7 +171,8 @@ pub(crate) fn record(job: &CacheJob<'_>) -> anyhow::Result<Chosen> {
     let input = SelectInput { cache: &cache.view(), round_start: next, prompt_len: 0, keep };
     let chosen = selector.select(&input, selector.noise().as_mut(), true)?;
     let selection = chosen.context("the rule set declines to compact this cache")?;
-    let mut writer = RunWriter::create(job.out, manifest(job, &cache, &selector)?, job.plan.clone())?;
+    let mut writer =
+        RunWriter::create(job.out, manifest(job, &cache, &selector)?, job.plan.clone())?;
     writer.dump(dump(&cache, next, &selection))?;
     writer.event(event(&cache, next, &selection))?;
     writer.sample(sample())?;
@@ -186,7 +203,10 @@ fn manifest(job: &CacheJob<'_>, cache: &Cache, selector: &Selector) -> anyhow::R
     if let Some(cause) = job.plant {
         manifest.set("plant", cause.slug(), "flag");
     }
-    manifest.remarks.push(format!("selection alone over the cached keys of {}; no model was run", job.cache.display()));
+    manifest.remarks.push(format!(
+        "selection alone over the cached keys of {}; no model was run",
+        job.cache.display()
+    ));
     Ok(manifest)
 }
 
@@ -201,7 +221,8 @@ fn dump(cache: &Cache, next: u32, selection: &Selection) -> Dump {
             data: cache.bytes[layer * layer_bytes..(layer + 1) * layer_bytes].to_vec(),
         })
         .collect();
-    let positions: Vec<i32> = cache.positions.iter().flatten().filter_map(|&at| i32::try_from(at).ok()).collect();
+    let positions: Vec<i32> =
+        cache.positions.iter().flatten().filter_map(|&at| i32::try_from(at).ok()).collect();
     tensors.push(Tensor::from_i32("positions.pre", vec![kv_heads, cache.rows], &positions));
     let keep = selection.keep.to_i32();
     tensors.push(Tensor::from_i32("keep", selection.keep.shape(), &keep));

@@ -38,7 +38,10 @@ fn a_file_that_is_still_being_written_is_read_and_said() {
         ("no_final_newline", 4, None),
         ("nul_tail", 3, Some("NUL")),
     ] {
-        let answer = lockstep(["inspect", &case("57", &format!("{name}.jsonl")), "--format", "json"]).expect(0).json();
+        let answer =
+            lockstep(["inspect", &case("57", &format!("{name}.jsonl")), "--format", "json"])
+                .expect(0)
+                .json();
         assert_eq!(answer["steps"], steps, "{name}: {answer:#}");
         let remarks = answer["remarks"].to_string();
         match said {
@@ -46,7 +49,8 @@ fn a_file_that_is_still_being_written_is_read_and_said() {
             None => assert_eq!(answer["status"], "complete", "{name}: {answer:#}"),
         }
     }
-    lockstep(["inspect", &case("57", "middle_damaged.jsonl")]).expect_refusal(3, &["middle_damaged.jsonl:2"]);
+    lockstep(["inspect", &case("57", "middle_damaged.jsonl")])
+        .expect_refusal(3, &["middle_damaged.jsonl:2"]);
 }
 
 fn row(position: u32) -> String {
@@ -58,7 +62,7 @@ fn row(position: u32) -> String {
 }
 
 fn inspect(scratch: &Scratch, name: &str, bytes: impl AsRef<[u8]>) -> crate::kit::Ran {
-    fs::write(scratch.file(name), bytes).unwrap();
+    fs::write(scratch.file(name), bytes).expect("a scratch file");
     lockstep(["inspect", &scratch.path(name), "--format", "json"])
 }
 
@@ -95,14 +99,25 @@ fn what_is_readable_is_read() {
 }
 
 fn copy_model(to: &Path) {
-    fs::create_dir_all(to).unwrap();
+    fs::create_dir_all(to).expect("a scratch folder");
     for name in ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"] {
-        fs::copy(lockstep_testkit::ledger().join(name), to.join(name)).unwrap();
+        fs::copy(lockstep_testkit::ledger().join(name), to.join(name))
+            .expect("a copy of the model");
     }
 }
 
 fn run(model: &str, out: &str) -> crate::kit::Ran {
-    lockstep(["run", "--model", model, "--prompt", "<bos> Solve:", "--max-new-tokens", "2", "--out", out])
+    lockstep([
+        "run",
+        "--model",
+        model,
+        "--prompt",
+        "<bos> Solve:",
+        "--max-new-tokens",
+        "2",
+        "--out",
+        out,
+    ])
 }
 
 #[test]
@@ -138,6 +153,16 @@ fn models_that_are_not_what_they_say_are_refused() {
 #[test]
 fn asking_for_a_gpu_where_there_is_none_is_a_usage_error() {
     let scratch = Scratch::new();
-    lockstep(["run", "--model", &ledger(), "--prompt", "x", "--device", "cuda", "--out", &scratch.path("r")])
-        .expect_refusal(2, &["cuda"]);
+    lockstep([
+        "run",
+        "--model",
+        &ledger(),
+        "--prompt",
+        "x",
+        "--device",
+        "cuda",
+        "--out",
+        &scratch.path("r"),
+    ])
+    .expect_refusal(2, &["cuda"]);
 }

@@ -10,11 +10,14 @@ fn golden() -> String {
 
 #[test]
 fn every_case_of_the_golden_folder_agrees_on_both_sides() {
-    let cases: serde_json::Value =
-        serde_json::from_slice(&fs::read(lockstep_testkit::golden().join("triattention/cases.json")).unwrap()).unwrap();
+    let cases: serde_json::Value = serde_json::from_slice(
+        &fs::read(lockstep_testkit::golden().join("triattention/cases.json")).unwrap(),
+    )
+    .unwrap();
     let listed = cases["cases"].as_array().unwrap();
     let ruled = ["vllm_selector", "hf", "sglang", "hf_lifecycle", "vllm_lifecycle"];
-    let ruled = listed.iter().filter(|case| ruled.iter().any(|impl_| case["impl"] == *impl_)).count();
+    let ruled =
+        listed.iter().filter(|case| ruled.iter().any(|impl_| case["impl"] == *impl_)).count();
     let answer = lockstep(["conformance", &golden(), "--format", "json"]).expect(0).json();
     // The reference runs every listed case; the runtime those of the four rule sets.
     assert_eq!(answer["reference"]["cases"], listed.len(), "{answer:#}");
@@ -22,7 +25,10 @@ fn every_case_of_the_golden_folder_agrees_on_both_sides() {
     for side in ["reference", "runtime"] {
         assert_eq!(answer[side]["failed"], 0, "{answer:#}");
         let ties = answer[side]["tie_equivalent"].as_array().unwrap();
-        assert!(ties.iter().all(|tie| tie["name"].as_str().unwrap().starts_with("v17")), "only v17 is all ties: {ties:?}");
+        assert!(
+            ties.iter().all(|tie| tie["name"].as_str().unwrap().starts_with("v17")),
+            "only v17 is all ties: {ties:?}"
+        );
     }
 }
 

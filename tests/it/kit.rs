@@ -18,7 +18,8 @@ pub(crate) struct Ran {
 impl Ran {
     /// Standard output as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
     /// Fails unless the call returned `code`.
@@ -32,7 +33,8 @@ impl Ran {
     #[track_caller]
     pub(crate) fn expect_refusal(self, code: i32, parts: &[&str]) {
         let run = self.expect(code);
-        let errors: Vec<_> = run.stderr.lines().filter(|line| line.starts_with("lockstep:")).collect();
+        let errors: Vec<_> =
+            run.stderr.lines().filter(|line| line.starts_with("lockstep:")).collect();
         assert_eq!(errors.len(), 1, "one line of error: {}", run.stderr);
         assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
         for part in parts {
@@ -74,11 +76,6 @@ pub(crate) fn tasks() -> String {
     text(&lockstep_testkit::data().join("golden/traces/tasks.jsonl"))
 }
 
-/// Statistics over completion rows.
-pub(crate) fn stats() -> String {
-    text(&lockstep_testkit::data().join("golden/traces/stats/ledger_stats_decode_only.safetensors"))
-}
-
 /// A path as text.
 pub(crate) fn text(path: &Path) -> String {
     path.to_str().expect("test paths are UTF-8").to_owned()
@@ -108,7 +105,8 @@ impl Scratch {
 #[track_caller]
 pub(crate) fn record(out: &str, sample: &str, extra: &[&str]) -> Ran {
     let (ledger, tasks) = (ledger(), tasks());
-    let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", sample, "--dtype", "f32"];
+    let mut args =
+        vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", sample, "--dtype", "f32"];
     args.extend(["--max-new-tokens", "2000", "--device", "cpu", "--out", out]);
     args.extend(extra);
     lockstep(args)

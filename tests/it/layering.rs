@@ -42,7 +42,8 @@ fn forbidden(metadata: &serde_json::Value) -> Vec<String> {
         if !name.starts_with("lockstep") {
             continue;
         }
-        let allowed = ALLOWED.iter().find(|(package, _)| *package == name).map(|(_, allowed)| *allowed);
+        let allowed =
+            ALLOWED.iter().find(|(package, _)| *package == name).map(|(_, allowed)| *allowed);
         let Some(allowed) = allowed else {
             wrong.push(format!("{name} is not in the table"));
             continue;
@@ -54,7 +55,11 @@ fn forbidden(metadata: &serde_json::Value) -> Vec<String> {
                 wrong.push(format!("{name} must not depend on {target}"));
             }
             // Tests may use the kit, and nothing else of ours that the crate itself may not use.
-            if dev && target.starts_with("lockstep") && target != "lockstep-testkit" && !allowed.contains(&target) {
+            if dev
+                && target.starts_with("lockstep")
+                && target != "lockstep-testkit"
+                && !allowed.contains(&target)
+            {
                 wrong.push(format!("tests of {name} must not depend on {target}"));
             }
         }

@@ -5,4 +5,5 @@ mod conformance;
 mod faults;
 mod kit;
 mod layering;
+mod readme;
 mod record;

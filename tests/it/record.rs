@@ -10,24 +10,44 @@ use crate::kit::{Scratch, binary, ledger, lockstep, ran, record, tasks, text};
 const SAMPLES: &str = "ledger_05,ledger_09,ledger_13";
 
 fn steps(run: &str) -> u64 {
-    lockstep(["inspect", run, "--format", "json"]).expect(0).json()["steps"].as_u64().unwrap()
+    lockstep(["inspect", run, "--format", "json"]).expect(0).json()["steps"]
+        .as_u64()
+        .expect("a count")
 }
 
 fn start(out: &str) -> std::process::Child {
     binary()
-        .args(["run", "--model", &ledger(), "--dataset", &tasks(), "--select", SAMPLES, "--dtype", "f32", "--batch", "1"])
+        .args([
+            "run",
+            "--model",
+            &ledger(),
+            "--dataset",
+            &tasks(),
+            "--select",
+            SAMPLES,
+            "--dtype",
+            "f32",
+            "--batch",
+            "1",
+        ])
         .args(["--max-new-tokens", "2000", "--out", out])
         .stderr(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
-        .unwrap()
+        .expect("the binary starts")
 }
 
 /// Waits until the run has written something of substance.
 fn wait_for_rows(out: &str) {
     let started = Instant::now();
     let streamed = || {
-        fs::read_dir(out).ok().into_iter().flatten().flatten().filter_map(|entry| entry.metadata().ok()).any(|m| m.len() > 200_000)
+        fs::read_dir(out)
+            .ok()
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.metadata().ok())
+            .any(|m| m.len() > 200_000)
     };
     while !streamed() {
         assert!(started.elapsed() < Duration::from_secs(120), "nothing was recorded");

@@ -29,8 +29,20 @@ impl Figure {
         Self { name, value, unit, against: None, ratio: None, note: note.into() }
     }
 
-    fn ratio(name: &'static str, (value, against): (f64, f64), unit: &'static str, note: impl Into<String>) -> Self {
-        Self { name, value, unit, against: Some(against), ratio: Some(value / against), note: note.into() }
+    fn ratio(
+        name: &'static str,
+        (value, against): (f64, f64),
+        unit: &'static str,
+        note: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            value,
+            unit,
+            against: Some(against),
+            ratio: Some(value / against),
+            note: note.into(),
+        }
     }
 }
 
@@ -50,7 +62,9 @@ pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status
         return Err(usage("bench measures Lockstep itself: give --self"));
     }
     if let Some(name) = args.only.iter().find(|name| !PARTS.iter().any(|(part, _)| part == name)) {
-        return Err(usage(format!("no figure `{name}`; there are decode, replay, gather, diff, import")));
+        return Err(usage(format!(
+            "no figure `{name}`; there are decode, replay, gather, diff, import"
+        )));
     }
     let own = tempfile::tempdir()?;
     let scratch = args.scratch.clone().unwrap_or_else(|| PathBuf::from(own.path()));
@@ -64,10 +78,15 @@ pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status
     }
     let mut text = String::new();
     for figure in &figures {
-        let ratio = figure.ratio.zip(figure.against).map_or_else(String::new, |(ratio, against)| {
-            format!("  ratio {ratio:.3} (against {against:.3} {})", figure.unit)
-        });
-        let _ = writeln!(text, "{:<34} {:>12.3} {:<8}{ratio}  {}", figure.name, figure.value, figure.unit, figure.note);
+        let ratio =
+            figure.ratio.zip(figure.against).map_or_else(String::new, |(ratio, against)| {
+                format!("  ratio {ratio:.3} (against {against:.3} {})", figure.unit)
+            });
+        let _ = writeln!(
+            text,
+            "{:<34} {:>12.3} {:<8}{ratio}  {}",
+            figure.name, figure.value, figure.unit, figure.note
+        );
     }
     console::answer(format, &text, &figures)?;
     Ok(Status::Parity)

@@ -30,7 +30,9 @@ pub(super) struct Shape {
 fn tensors(layers: usize) -> Vec<(String, Vec<usize>)> {
     let mut list = vec![("model.embed_tokens.weight".to_owned(), vec![VOCAB, HIDDEN])];
     for layer in 0..layers {
-        let mut add = |name: &str, shape: Vec<usize>| list.push((format!("model.layers.{layer}.{name}.weight"), shape));
+        let mut add = |name: &str, shape: Vec<usize>| {
+            list.push((format!("model.layers.{layer}.{name}.weight"), shape))
+        };
         add("input_layernorm", vec![HIDDEN]);
         add("self_attn.q_proj", vec![HEADS * HEAD_DIM, HIDDEN]);
         add("self_attn.k_proj", vec![KV_HEADS * HEAD_DIM, HIDDEN]);
@@ -53,7 +55,9 @@ fn bytes_of(layers: usize) -> u64 {
 
 /// Writes config.json and model.safetensors of about `megabytes` (10^6) of bf16 weights.
 pub(super) fn write(dir: &Path, megabytes: u64) -> anyhow::Result<Shape> {
-    let layers = (1..200).find(|&layers| bytes_of(layers) >= megabytes * 1_000_000).context("model too large")?;
+    let layers = (1..200)
+        .find(|&layers| bytes_of(layers) >= megabytes * 1_000_000)
+        .context("model too large")?;
     fs::create_dir_all(dir)?;
     let config = json!({
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": VOCAB, "hidden_size": HIDDEN,
@@ -78,7 +82,10 @@ fn write_weights(path: &Path, layers: usize) -> anyhow::Result<()> {
     let mut offset = 0_u64;
     for (name, shape) in &list {
         let end = offset + 2 * shape.iter().product::<usize>() as u64;
-        header.insert(name.clone(), json!({"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}));
+        header.insert(
+            name.clone(),
+            json!({"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}),
+        );
         offset = end;
     }
     let mut text = serde_json::to_vec(&header)?;

@@ -13,8 +13,8 @@ use lockstep_traces::manifest::Manifest;
 use lockstep_traces::store::{RunReader, RunWriter, write_safetensors};
 use lockstep_traces::trtmc::{TraceExport, export_trace};
 use lockstep_traces::{
-    DType, DumpId, EventRow, FinishReason, MemorySink, Phase, RecordPlan, SampleRow, SamplingSpec, StepRow, Tensor,
-    TraceSink as _,
+    DType, DumpId, EventRow, FinishReason, MemorySink, Phase, RecordPlan, SampleRow, SamplingSpec,
+    StepRow, Tensor, TraceSink as _,
 };
 use rayon::prelude::*;
 
@@ -44,7 +44,9 @@ fn read_rate(bytes: &[u8]) -> anyhow::Result<f64> {
         let sum: u64 = bytes
             .par_chunks(1 << 20)
             .map(|chunk| {
-                let words = chunk.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+                let words = chunk
+                    .chunks_exact(8)
+                    .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
                 words.fold(0, u64::wrapping_add)
             })
             .reduce(|| 0, u64::wrapping_add);
@@ -61,14 +63,24 @@ pub(super) fn decode(args: &BenchArgs, scratch: &Path) -> anyhow::Result<Vec<Fig
     let engine = Engine::load(&dir, &LoadOptions::default())?;
     let weights = std::fs::read(dir.join("model.safetensors"))?;
     let vocab = u32::try_from(shape.vocab).unwrap_or(u32::MAX);
-    let request =
-        Request { sample_id: "bench".to_owned(), prompt_ids: (0..16).map(|id| (id * 37) % vocab).collect(), ..Request::default() };
-    let options = RunOptions { max_new_tokens: 96, stop_ids: Some(Vec::new()), ..RunOptions::default() };
+    let request = Request {
+        sample_id: "bench".to_owned(),
+        prompt_ids: (0..16).map(|id| (id * 37) % vocab).collect(),
+        ..Request::default()
+    };
+    let options =
+        RunOptions { max_new_tokens: 96, stop_ids: Some(Vec::new()), ..RunOptions::default() };
     let (mut ratios, mut last) = (Vec::new(), (0.0, 0.0, 0.0));
     for _ in 0..3 {
         let read = read_rate(&weights)?;
-        let mut sink = MemorySink { plan: RecordPlan { top_k: 8, ..RecordPlan::default() }, ..MemorySink::default() };
-        let summary = engine.run(std::slice::from_ref(&request), &options, &mut sink, &mut |_| ControlFlow::Continue(()))?;
+        let mut sink = MemorySink {
+            plan: RecordPlan { top_k: 8, ..RecordPlan::default() },
+            ..MemorySink::default()
+        };
+        let summary =
+            engine.run(std::slice::from_ref(&request), &options, &mut sink, &mut |_| {
+                ControlFlow::Continue(())
+            })?;
         let bytes = (summary.weight_bytes * summary.decode_passes + summary.kv_bytes) as f64;
         let rate = bytes / summary.decode_seconds;
         ratios.push(rate / read);
@@ -96,8 +108,18 @@ pub(super) fn replay(args: &BenchArgs, scratch: &Path) -> anyhow::Result<Vec<Fig
     model::write(&dir, args.model_mb.min(150))?;
     let rates = lockstep_replay::forward::measure(&dir, 768, 256, 12)?;
     Ok(vec![
-        Figure::ratio("replay: chunked, token by token", (rates.chunked_rows, rates.single_rows), "rows/s", "chunks of 256 rows, f32"),
-        Figure::ratio("replay: matmul rate", (rates.chunked_flops / GB, rates.gemm_flops / GB), "GFLOP/s", "against one large f32 product"),
+        Figure::ratio(
+            "replay: chunked, token by token",
+            (rates.chunked_rows, rates.single_rows),
+            "rows/s",
+            "chunks of 256 rows, f32",
+        ),
+        Figure::ratio(
+            "replay: matmul rate",
+            (rates.chunked_flops / GB, rates.gemm_flops / GB),
+            "GFLOP/s",
+            "against one large f32 product",
+        ),
     ])
 }
 
@@ -108,13 +130,21 @@ pub(super) fn gather(args: &BenchArgs, scratch: &Path) -> anyhow::Result<Vec<Fig
     let run = RunReader::open(&dir)?;
     let check = || {
         let report = lockstep_diff::gather::check(&run, &GatherOptions::default())?;
-        anyhow::ensure!(report.different == 0 && report.compared > 0, "the made dumps do not agree: {:?}", report.verdict);
+        anyhow::ensure!(
+            report.different == 0 && report.compared > 0,
+            "the made dumps do not agree: {:?}",
+            report.verdict
+        );
         Ok(())
     };
     check()?;
     let (least, copy) = (best(3, check)?, copy_rate()?);
     let rate = bytes as f64 / least;
-    let note = format!("{:.2} GB of dumps; anonymous memory at its peak {:.0} MB", bytes as f64 / GB, peak_anonymous_mb());
+    let note = format!(
+        "{:.2} GB of dumps; anonymous memory at its peak {:.0} MB",
+        bytes as f64 / GB,
+        peak_anonymous_mb()
+    );
     Ok(vec![Figure::ratio("gather check", (rate / GB, copy / GB), "GB/s", note)])
 }
 
@@ -123,7 +153,10 @@ fn copy_rate() -> anyhow::Result<f64> {
     let source = vec![7_u8; 1 << 28];
     let mut target = vec![0_u8; 1 << 28];
     let least = best(5, || {
-        target.par_chunks_mut(1 << 20).zip(source.par_chunks(1 << 20)).for_each(|(to, from)| to.copy_from_slice(from));
+        target
+            .par_chunks_mut(1 << 20)
+            .zip(source.par_chunks(1 << 20))
+            .for_each(|(to, from)| to.copy_from_slice(from));
         std::hint::black_box(&target);
         Ok(())
     })?;
@@ -134,7 +167,8 @@ fn copy_rate() -> anyhow::Result<f64> {
 fn peak_anonymous_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    line.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse::<f64>().ok()).map_or(f64::NAN, |kb| kb / 1024.0)
+    line.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse::<f64>().ok())
+        .map_or(f64::NAN, |kb| kb / 1024.0)
 }
 
 /// Dumps of one sample whose rows after are the kept rows before, a compaction of 4 layers a file.
@@ -156,7 +190,8 @@ fn write_dumps(dir: &Path, megabytes: u64) -> anyhow::Result<u64> {
     let mut state = 1_u64;
     let mut total = 0;
     for ordinal in 1..=u32::try_from(count)? {
-        let keep: Vec<i32> = (0..HEADS).flat_map(|_| (0..BEFORE as i32).filter(|row| row % 25 != 0)).collect();
+        let keep: Vec<i32> =
+            (0..HEADS).flat_map(|_| (0..BEFORE as i32).filter(|row| row % 25 != 0)).collect();
         let mut tensors = vec![Tensor::from_i32("keep", vec![HEADS, AFTER], &keep)];
         for layer in 0..LAYERS {
             for kind in ["k", "v"] {
@@ -164,13 +199,20 @@ fn write_dumps(dir: &Path, megabytes: u64) -> anyhow::Result<u64> {
                 let after = before
                     .chunks(BEFORE * row)
                     .zip(keep.chunks(AFTER))
-                    .flat_map(|(head, keep)| keep.iter().flat_map(move |&at| &head[at as usize * row..][..row]))
+                    .flat_map(|(head, keep)| {
+                        keep.iter().flat_map(move |&at| &head[at as usize * row..][..row])
+                    })
                     .copied()
                     .collect::<Vec<u8>>();
                 total += (before.len() + after.len()) as u64;
                 for (when, rows, data) in [("pre", BEFORE, before), ("post", AFTER, after)] {
                     let name = format!("{when}.{kind}.layer{layer:02}");
-                    tensors.push(Tensor { name, dtype: DType::Bf16, shape: vec![HEADS, rows, DIM], data });
+                    tensors.push(Tensor {
+                        name,
+                        dtype: DType::Bf16,
+                        shape: vec![HEADS, rows, DIM],
+                        data,
+                    });
                 }
             }
         }
@@ -202,7 +244,8 @@ fn write_dumps(dir: &Path, megabytes: u64) -> anyhow::Result<u64> {
 fn noise(count: usize, state: &mut u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count + 8);
     while bytes.len() < count {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         bytes.extend_from_slice(&(*state ^ (*state >> 29)).to_le_bytes());
     }
     bytes.truncate(count);
@@ -220,11 +263,13 @@ fn write_trace(dir: &Path) -> anyhow::Result<()> {
     manifest.logits_hash_seeds = Some(DEFAULT_SEEDS);
     let temperature = SamplingSpec::default().temperature.unwrap_or(0.0);
     manifest.set("sampling.temperature", f64::from(temperature), "default");
-    let mut writer = RunWriter::create(dir, manifest, RecordPlan { top_k: 8, ..RecordPlan::default() })?;
+    let mut writer =
+        RunWriter::create(dir, manifest, RecordPlan { top_k: 8, ..RecordPlan::default() })?;
     let mut generated = Vec::new();
     for position in 0..STEPS {
         let token = position.wrapping_mul(2_654_435_761) % 30_000;
-        let top_logits: Vec<f32> = (0..8).map(|k| 20.0 - 0.37 * k as f32 - (position % 97) as f32 * 0.01).collect();
+        let top_logits: Vec<f32> =
+            (0..8).map(|k| 20.0 - 0.37 * k as f32 - (position % 97) as f32 * 0.01).collect();
         let next = (position + 1).wrapping_mul(2_654_435_761) % 30_000;
         generated.push(next);
         writer.step(StepRow {
@@ -280,12 +325,24 @@ pub(super) fn diff(_: &BenchArgs, scratch: &Path) -> anyhow::Result<Vec<Figure>>
     write_trace(&left)?;
     write_trace(&right)?;
     let least = best(5, || {
-        let (left, right) = (crate::commands::inputs::Trace::read(&left)?, crate::commands::inputs::Trace::read(&right)?);
+        let (left, right) = (
+            crate::commands::inputs::Trace::read(&left)?,
+            crate::commands::inputs::Trace::read(&right)?,
+        );
         let report = crate::commands::diff::compare(&left, &right, None, None);
-        anyhow::ensure!(report.counts.rows_compared == u64::from(STEPS), "only {} rows", report.counts.rows_compared);
+        anyhow::ensure!(
+            report.counts.rows_compared == u64::from(STEPS),
+            "only {} rows",
+            report.counts.rows_compared
+        );
         Ok(())
     })?;
-    Ok(vec![Figure::plain("diff of two 40,000-step traces", least, "s", "reading included, best of 5")])
+    Ok(vec![Figure::plain(
+        "diff of two 40,000-step traces",
+        least,
+        "s",
+        "reading included, best of 5",
+    )])
 }
 
 /// A step trace in JSON lines: import's parser against serde_json's on the same bytes.

@@ -9,11 +9,15 @@ use serde::Deserialize;
 
 const MODEL: [(&str, &[u8]); 4] = [
     ("config.json", include_bytes!("../../../tests/data/models/ledger/config.json")),
-    ("generation_config.json", include_bytes!("../../../tests/data/models/ledger/generation_config.json")),
+    (
+        "generation_config.json",
+        include_bytes!("../../../tests/data/models/ledger/generation_config.json"),
+    ),
     ("model.safetensors", include_bytes!("../../../tests/data/models/ledger/model.safetensors")),
     ("tokenizer.json", include_bytes!("../../../tests/data/models/ledger/tokenizer.json")),
 ];
-const STATS: &[u8] = include_bytes!("../../../tests/data/golden/traces/stats/ledger_stats_decode_only.safetensors");
+const STATS: &[u8] =
+    include_bytes!("../../../tests/data/golden/traces/stats/ledger_stats_decode_only.safetensors");
 const TASKS: &str = include_str!("../../../tests/data/golden/traces/tasks.jsonl");
 
 /// One ledger problem with the length of its exact completion.
@@ -57,7 +61,10 @@ pub(super) fn problems(ids: &[&str]) -> anyhow::Result<Vec<Problem>> {
     let rows: Vec<Row> = TASKS.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     ids.iter()
         .map(|id| {
-            let row = rows.iter().find(|row| row.sample_id == *id).with_context(|| format!("no problem {id}"))?;
+            let row = rows
+                .iter()
+                .find(|row| row.sample_id == *id)
+                .with_context(|| format!("no problem {id}"))?;
             Ok(Problem {
                 request: Request {
                     sample_id: row.sample_id.clone(),

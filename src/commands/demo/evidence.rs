@@ -55,12 +55,18 @@ impl Evidence {
         for one in recorded {
             checks.push(check(one, &config, out)?);
         }
-        let splits = |one: &&Recorded| one.diff(Arm::Trt).is_ok_and(|diff| diff.splits.token.is_some());
+        let splits =
+            |one: &&Recorded| one.diff(Arm::Trt).is_ok_and(|diff| diff.splits.token.is_some());
         let chosen = recorded.iter().position(|one| splits(&one)).unwrap_or(0);
         let harness = plant.filter(|cause| cause.is_harness());
         let replay = |arm: Arm, policy: Policy| -> anyhow::Result<Judged> {
             let run = RunReader::open(recorded[chosen].dir(arm)?)?;
-            let options = ForwardOptions { policy, precision: Precision::F32, plant: harness, ..ForwardOptions::default() };
+            let options = ForwardOptions {
+                policy,
+                precision: Precision::F32,
+                plant: harness,
+                ..ForwardOptions::default()
+            };
             let target = out.join("replay").join(arm.name());
             replaying::replay(&run, model, &options, &target, Some("replay"))?;
             replaying::judge(&run, &target, model, &options)
@@ -68,7 +74,8 @@ impl Evidence {
         let dense = replay(Arm::Dense, Policy::Dense)?;
         let compressed = replay(Arm::Trt, Policy::Recorded)?;
         let ties = probe::run(out, plant)?;
-        let mut all = Self { chosen, checks, dense, recorded: compressed, ties, findings: Vec::new() };
+        let mut all =
+            Self { chosen, checks, dense, recorded: compressed, ties, findings: Vec::new() };
         all.findings = all.gathered();
         Ok(all)
     }
@@ -82,7 +89,9 @@ impl Evidence {
             }
         }
         found.extend(self.ties.findings.iter().cloned());
-        found.extend(self.recorded.localized.iter().flat_map(|check| check.findings.iter().cloned()));
+        found.extend(
+            self.recorded.localized.iter().flat_map(|check| check.findings.iter().cloned()),
+        );
         found
     }
 
@@ -98,13 +107,17 @@ impl Evidence {
 
     /// Every check and replay agrees.
     pub(super) fn clean(&self) -> bool {
-        let sound = |verdict: &Verdict| matches!(verdict, Verdict::Identical | Verdict::WithinNoise | Verdict::Tie);
+        let sound = |verdict: &Verdict| {
+            matches!(verdict, Verdict::Identical | Verdict::WithinNoise | Verdict::Tie)
+        };
         self.findings.is_empty()
             && sound(&self.ties.verdict)
             && sound(&self.dense.verdict)
             && sound(&self.recorded.verdict)
             && self.checks.iter().all(|checks| {
-                sound(&checks.positions.verdict) && sound(&checks.gather.verdict) && sound(&checks.selector.verdict)
+                sound(&checks.positions.verdict)
+                    && sound(&checks.gather.verdict)
+                    && sound(&checks.selector.verdict)
             })
     }
 }

@@ -65,17 +65,23 @@ pub(super) struct Recorded {
 impl Recorded {
     pub(super) fn trace(&self, arm: Arm) -> anyhow::Result<&Trace> {
         let found = self.traces.iter().find(|(have, _)| *have == arm).map(|(_, trace)| trace);
-        found.ok_or_else(|| anyhow::anyhow!("{}: no {} run", self.problem.request.sample_id, arm.name()))
+        found.ok_or_else(|| {
+            anyhow::anyhow!("{}: no {} run", self.problem.request.sample_id, arm.name())
+        })
     }
 
     pub(super) fn dir(&self, arm: Arm) -> anyhow::Result<&Path> {
         let found = self.dirs.iter().find(|(have, _)| *have == arm).map(|(_, dir)| dir.as_path());
-        found.ok_or_else(|| anyhow::anyhow!("{}: no {} run", self.problem.request.sample_id, arm.name()))
+        found.ok_or_else(|| {
+            anyhow::anyhow!("{}: no {} run", self.problem.request.sample_id, arm.name())
+        })
     }
 
     pub(super) fn diff(&self, arm: Arm) -> anyhow::Result<&DiffReport> {
         let found = self.diffs.iter().find(|(have, _)| *have == arm).map(|(_, diff)| diff);
-        found.ok_or_else(|| anyhow::anyhow!("{}: no {} comparison", self.problem.request.sample_id, arm.name()))
+        found.ok_or_else(|| {
+            anyhow::anyhow!("{}: no {} comparison", self.problem.request.sample_id, arm.name())
+        })
     }
 }
 
@@ -90,7 +96,11 @@ pub(super) struct Bench<'a> {
 
 impl Bench<'_> {
     /// Records a problem under each arm and compares. `None`: interrupted.
-    pub(super) fn record(&self, problem: &Problem, arms: &[Arm]) -> anyhow::Result<Option<Recorded>> {
+    pub(super) fn record(
+        &self,
+        problem: &Problem,
+        arms: &[Arm],
+    ) -> anyhow::Result<Option<Recorded>> {
         let (mut dirs, mut traces) = (Vec::new(), Vec::new());
         for &arm in arms {
             let dir = self.out.join("runs").join(&problem.request.sample_id).join(arm.name());
@@ -99,7 +109,13 @@ impl Bench<'_> {
             let requests = [problem.request.clone()];
             let stats = (arm == Arm::Trt).then_some(self.stats_path);
             let label = format!("{} {}", problem.request.sample_id, arm.name());
-            let job = Job { requests: &requests, options: &options, plan: &plan, stats, label: Some(&label) };
+            let job = Job {
+                requests: &requests,
+                options: &options,
+                plan: &plan,
+                stats,
+                label: Some(&label),
+            };
             if recording::record(self.engine, &job, &dir, false)?.is_none() {
                 return Ok(None);
             }
@@ -134,8 +150,14 @@ impl Bench<'_> {
     fn plant_for(&self, arm: Arm) -> Option<Cause> {
         let cause = self.plant.filter(|cause| !cause.is_harness())?;
         let possible = match cause {
-            Cause::RotaryBase | Cause::QkNormSkipped | Cause::NormEpsilon | Cause::CausalMask | Cause::GqaTile => true,
-            Cause::PhysicalPositions | Cause::ValueNotGathered | Cause::StaleRow => arm != Arm::Dense,
+            Cause::RotaryBase
+            | Cause::QkNormSkipped
+            | Cause::NormEpsilon
+            | Cause::CausalMask
+            | Cause::GqaTile => true,
+            Cause::PhysicalPositions | Cause::ValueNotGathered | Cause::StaleRow => {
+                arm != Arm::Dense
+            }
             _ => arm == Arm::Trt,
         };
         possible.then_some(cause)
@@ -147,7 +169,8 @@ fn plan(problem: &Problem, arm: Arm) -> RecordPlan {
     let prompt = u32::try_from(problem.request.prompt_ids.len()).unwrap_or(u32::MAX);
     let first = u32::try_from(budget(problem) + DIVIDE).unwrap_or(u32::MAX);
     let divide = u32::try_from(DIVIDE).unwrap_or(u32::MAX);
-    let hidden = Choice::These(vec![1, prompt - 1, prompt, first - 1, first, first + 1, first + divide + 1]);
+    let hidden =
+        Choice::These(vec![1, prompt - 1, prompt, first - 1, first, first + 1, first + divide + 1]);
     let traced = matches!(arm, Arm::Dense | Arm::Trt);
     let dumps = if arm == Arm::Trt { Choice::All } else { Choice::None };
     RecordPlan {
@@ -160,7 +183,10 @@ fn plan(problem: &Problem, arm: Arm) -> RecordPlan {
     }
 }
 
-fn compare_all(recorded: &Recorded, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<(Arm, DiffReport)>> {
+fn compare_all(
+    recorded: &Recorded,
+    tokenizer: Option<&Tokenizer>,
+) -> anyhow::Result<Vec<(Arm, DiffReport)>> {
     let dense = recorded.trace(Arm::Dense)?;
     let others = recorded.traces.iter().filter(|(arm, _)| *arm != Arm::Dense);
     Ok(others.map(|(arm, trace)| (*arm, compare(dense, trace, None, tokenizer))).collect())

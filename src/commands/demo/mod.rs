@@ -6,6 +6,7 @@ mod experiment;
 mod probe;
 mod story;
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
@@ -23,8 +24,16 @@ use experiment::{Arm, Bench, Recorded};
 use story::Story;
 
 /// Problems of the clean demo, by size: 90 to 230 lines, so that each run compacts.
-const PROBLEMS: [&str; 8] =
-    ["ledger_11", "ledger_13", "ledger_15", "ledger_17", "ledger_19", "ledger_21", "ledger_23", "ledger_25"];
+const PROBLEMS: [&str; 8] = [
+    "ledger_11",
+    "ledger_13",
+    "ledger_15",
+    "ledger_17",
+    "ledger_19",
+    "ledger_21",
+    "ledger_23",
+    "ledger_25",
+];
 
 /// The problem of a planted demo: it compacts twice, since some mistakes cannot show at the first compaction.
 const PLANTED: [&str; 1] = ["ledger_17"];
@@ -85,11 +94,16 @@ pub(crate) fn execute(args: &DemoArgs, format: Format) -> anyhow::Result<Status>
     prepare(&args.out)?;
     let started = Instant::now();
     let files = embedded::write(&args.out)?;
-    let engine = Engine::load(&files.model, &LoadOptions { dtype: Some(DType::F32), cache_dtype: None })?;
+    let engine =
+        Engine::load(&files.model, &LoadOptions { dtype: Some(DType::F32), cache_dtype: None })?;
     let stats = lockstep_traces::stats::read(&files.stats)?;
-    let bench = Bench { engine: &engine, stats: &stats, stats_path: &files.stats, out: &args.out, plant };
-    let arms: &[Arm] =
-        if plant.is_some() { &[Arm::Dense, Arm::Trt] } else { &[Arm::Dense, Arm::Trt, Arm::Recent, Arm::Random] };
+    let bench =
+        Bench { engine: &engine, stats: &stats, stats_path: &files.stats, out: &args.out, plant };
+    let arms: &[Arm] = if plant.is_some() {
+        &[Arm::Dense, Arm::Trt]
+    } else {
+        &[Arm::Dense, Arm::Trt, Arm::Recent, Arm::Random]
+    };
     let names: &[&str] = if plant.is_some() { &PLANTED } else { &PROBLEMS };
     let mut recorded = Vec::new();
     for problem in embedded::problems(names)? {
@@ -106,7 +120,7 @@ pub(crate) fn execute(args: &DemoArgs, format: Format) -> anyhow::Result<Status>
     let page = written.first().map(|path| path.display().to_string()).unwrap_or_default();
     let answer = answer(&recorded, &evidence, &story, plant, seconds, page)?;
     let mut screen = text::render(&one_screen(&story.report), console::text_options());
-    screen.push_str(&format!("\nreport: {} ({seconds:.0} s on {})\n", answer.report, answer.device));
+    let _ = write!(screen, "\nreport: {} ({seconds:.0} s on {})\n", answer.report, answer.device);
     console::answer(format, &screen, &answer)?;
     Ok(story.status)
 }
@@ -130,10 +144,16 @@ fn prepare(out: &Path) -> anyhow::Result<()> {
             }
         }
     } else if out.exists() && std::fs::read_dir(out)?.next().is_some() {
-        return Err(usage(format!("{} holds files that are no demo's; give --out another folder", out.display())));
+        return Err(usage(format!(
+            "{} holds files that are no demo's; give --out another folder",
+            out.display()
+        )));
     }
     std::fs::create_dir_all(out)?;
-    Ok(std::fs::write(out.join(MARK), "made by lockstep demo; its folders are replaced by the next demo\n")?)
+    Ok(std::fs::write(
+        out.join(MARK),
+        "made by lockstep demo; its folders are replaced by the next demo\n",
+    )?)
 }
 
 fn list(format: Format) -> anyhow::Result<Status> {
@@ -163,7 +183,9 @@ fn answer(
     let chosen = &recorded[evidence.chosen];
     let diff = chosen.diff(Arm::Trt)?;
     let at = |split: &Option<lockstep_diff::report::SplitAt>| {
-        split.as_ref().map(|split| SplitAt { sample_id: split.sample_id.clone(), position: split.position })
+        split
+            .as_ref()
+            .map(|split| SplitAt { sample_id: split.sample_id.clone(), position: split.position })
     };
     let mine = evidence.of_chosen();
     let heads = mine.selector.compared;

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use lockstep_replay::selector::{self, SelectorOptions};
 use lockstep_traces::stats::QueryStats;
 use lockstep_traces::store::{RunReader, write_safetensors};
-use lockstep_traces::{Cause, CheckReport, Choice, PolicyKind, PolicySpec, RecordPlan, RuleSet, Tensor};
+use lockstep_traces::{
+    Cause, CheckReport, Choice, PolicyKind, PolicySpec, RecordPlan, RuleSet, Tensor,
+};
 
 use crate::commands::selection::{self, CacheJob};
 
@@ -58,7 +60,9 @@ fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     (0..count)
         .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             f32::from(i16::from((state >> 56) as u8 as i8)) / 128.0
         })
         .collect()
@@ -93,7 +97,10 @@ fn made_stats() -> QueryStats {
         q_abs_mean: modulus,
         inv_freq: Some(inv_freq),
         freq_scale_sq: Some(vec![1.0; freqs]),
-        sampled: (0..LAYERS).flat_map(|layer| (0..Q_HEADS).map(move |h| (layer, h))).map(|(l, h)| (head(l), head(h))).collect(),
+        sampled: (0..LAYERS)
+            .flat_map(|layer| (0..Q_HEADS).map(move |h| (layer, h)))
+            .map(|(l, h)| (head(l), head(h)))
+            .collect(),
         metadata: BTreeMap::new(),
     }
 }

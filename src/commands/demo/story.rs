@@ -33,7 +33,10 @@ impl Story {
         let diff = chosen.diff(Arm::Trt)?;
         let sample = diff.samples.first().ok_or_else(|| anyhow::anyhow!("nothing was compared"))?;
         let (word, status) = outcome(evidence, plant, sample);
-        let command = plant.map_or_else(|| "lockstep demo".to_owned(), |cause| format!("lockstep demo --plant {}", cause.slug()));
+        let command = plant.map_or_else(
+            || "lockstep demo".to_owned(),
+            |cause| format!("lockstep demo --plant {}", cause.slug()),
+        );
         let title = "A compressed cache against its dense control";
         let verdict = if plant.is_none() { diff.verdict.clone() } else { Verdict::Diverged };
         let mut report = Report::new(title, command, verdict);
@@ -47,7 +50,11 @@ impl Story {
     }
 }
 
-fn outcome(evidence: &Evidence, plant: Option<Cause>, sample: &SampleDiff) -> (&'static str, Status) {
+fn outcome(
+    evidence: &Evidence,
+    plant: Option<Cause>,
+    sample: &SampleDiff,
+) -> (&'static str, Status) {
     match (plant, evidence.fault()) {
         (Some(planted), Some(named)) if planted == named => ("fault_named", Status::Differs),
         (Some(_), _) => ("fault_missed", Status::Inconclusive),
@@ -62,7 +69,12 @@ fn item(text: String) -> Paragraph {
     Paragraph::new(ParagraphKind::Item, text)
 }
 
-fn opening(chosen: &Recorded, sample: &SampleDiff, evidence: &Evidence, plant: Option<Cause>) -> Vec<Paragraph> {
+fn opening(
+    chosen: &Recorded,
+    sample: &SampleDiff,
+    evidence: &Evidence,
+    plant: Option<Cause>,
+) -> Vec<Paragraph> {
     let problem = &chosen.problem;
     let mut story = vec![headline(chosen, sample, evidence, plant)];
     let (prompt, keep) = (problem.request.prompt_ids.len(), budget(problem));
@@ -91,25 +103,46 @@ fn opening(chosen: &Recorded, sample: &SampleDiff, evidence: &Evidence, plant: O
     story
 }
 
-fn headline(chosen: &Recorded, sample: &SampleDiff, evidence: &Evidence, plant: Option<Cause>) -> Paragraph {
+fn headline(
+    chosen: &Recorded,
+    sample: &SampleDiff,
+    evidence: &Evidence,
+    plant: Option<Cause>,
+) -> Paragraph {
     let id = &chosen.problem.request.sample_id;
     let kind = ParagraphKind::Headline;
     match (plant, evidence.fault()) {
-        (Some(planted), Some(named)) if planted == named => {
-            Paragraph::new(kind, format!("Planted and named: {} ({}).", named.title(), named.slug()))
-        }
+        (Some(planted), Some(named)) if planted == named => Paragraph::new(
+            kind,
+            format!("Planted and named: {} ({}).", named.title(), named.slug()),
+        ),
         (Some(planted), named) => Paragraph::new(
             ParagraphKind::Problem,
-            format!("Planted {} and named {}.", planted.slug(), named.map_or("nothing", Cause::slug)),
+            format!(
+                "Planted {} and named {}.",
+                planted.slug(),
+                named.map_or("nothing", Cause::slug)
+            ),
         ),
-        (None, Some(named)) => Paragraph::new(ParagraphKind::Problem, format!("A mistake, not a loss: {}.", named.title())),
+        (None, Some(named)) => Paragraph::new(
+            ParagraphKind::Problem,
+            format!("A mistake, not a loss: {}.", named.title()),
+        ),
         (None, None) => match &sample.splits.token {
             Some(split) if evidence.clean() => Paragraph::new(
                 kind,
-                format!("{id} parts from its dense control at row {}: an honest loss of the policy, not a bug.", split.position),
+                format!(
+                    "{id} parts from its dense control at row {}: an honest loss of the policy, not a bug.",
+                    split.position
+                ),
             ),
-            Some(split) => Paragraph::new(ParagraphKind::Problem, format!("{id} parts at row {}, and a check fails.", split.position)),
-            None => Paragraph::new(kind, "No compressed run parted from its dense control.".to_owned()),
+            Some(split) => Paragraph::new(
+                ParagraphKind::Problem,
+                format!("{id} parts at row {}, and a check fails.", split.position),
+            ),
+            None => {
+                Paragraph::new(kind, "No compressed run parted from its dense control.".to_owned())
+            }
         },
     }
 }
@@ -123,11 +156,23 @@ fn reasons(evidence: &Evidence) -> Vec<Paragraph> {
     let selector = total(&|checks| (checks.selector.compared, checks.selector.different));
     let positions = total(&|checks| (checks.positions.compared, checks.positions.different));
     let mut lines = vec![
-        item(format!("gather: {} head tensors compared bit for bit, {} differ", gather.0, gather.1)),
-        item(format!("selector: {} keep-sets recomputed in f64, {} differ", selector.0, selector.1)),
-        item(format!("positions: {} rows and keep-sets checked, {} wrong", positions.0, positions.1)),
+        item(format!(
+            "gather: {} head tensors compared bit for bit, {} differ",
+            gather.0, gather.1
+        )),
+        item(format!(
+            "selector: {} keep-sets recomputed in f64, {} differ",
+            selector.0, selector.1
+        )),
+        item(format!(
+            "positions: {} rows and keep-sets checked, {} wrong",
+            positions.0, positions.1
+        )),
     ];
-    for (name, judged) in [("dense control", &evidence.dense), ("compressed run, recorded keep-sets", &evidence.recorded)] {
+    for (name, judged) in [
+        ("dense control", &evidence.dense),
+        ("compressed run, recorded keep-sets", &evidence.recorded),
+    ] {
         let text = judged.noise.as_ref().map_or_else(
             || format!("{name} on the reference: {}", judged.self_check.verdict.word()),
             |noise| format!("{name} on the reference: {}", noise.summary),
@@ -139,7 +184,8 @@ fn reasons(evidence: &Evidence) -> Vec<Paragraph> {
 
 /// Did the run generate what the dense run did?
 fn exact(diff: &DiffReport) -> bool {
-    diff.splits.token.is_none() && diff.samples.iter().all(|sample| sample.rows_left_only + sample.rows_right_only == 0)
+    diff.splits.token.is_none()
+        && diff.samples.iter().all(|sample| sample.rows_left_only + sample.rows_right_only == 0)
 }
 
 fn policies(recorded: &[Recorded]) -> anyhow::Result<Vec<PolicyRow>> {
@@ -157,8 +203,10 @@ fn policies(recorded: &[Recorded]) -> anyhow::Result<Vec<PolicyRow>> {
             .map(|one| Ok(prefix_share(one, one.diff(arm)?)))
             .collect::<anyhow::Result<_>>()?;
         shares.sort_by(f64::total_cmp);
-        let only = |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|(a, b)| **a && !**b).count() as u64;
-        let p = (arm != Arm::Trt).then(|| mcnemar_exact(only(&mine, &theirs), only(&theirs, &mine)));
+        let only =
+            |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|(a, b)| **a && !**b).count() as u64;
+        let p =
+            (arm != Arm::Trt).then(|| mcnemar_exact(only(&mine, &theirs), only(&theirs, &mine)));
         table.push(PolicyRow {
             policy: arm.name().to_owned(),
             n: theirs.len() as u64,
@@ -182,7 +230,8 @@ fn right(recorded: &[Recorded], arm: Arm) -> anyhow::Result<u64> {
     let mut count = 0;
     for one in recorded.iter().filter(|one| compacted(one)) {
         let samples = &one.trace(arm)?.samples;
-        count += samples.iter().filter(|row| row.gold.is_some() && row.answer == row.gold).count() as u64;
+        count += samples.iter().filter(|row| row.gold.is_some() && row.answer == row.gold).count()
+            as u64;
     }
     Ok(count)
 }
@@ -200,11 +249,19 @@ fn comparison(table: &[PolicyRow]) -> Vec<Paragraph> {
     let Some(trt) = table.first() else { return Vec::new() };
     let mut lines = vec![Paragraph::new(
         ParagraphKind::Text,
-        format!("Beside naive policies at the same budget, over the {} problems that compact:", trt.n),
+        format!(
+            "Beside naive policies at the same budget, over the {} problems that compact:",
+            trt.n
+        ),
     )];
     for row in table {
-        let p = row.mcnemar_p.map_or_else(String::new, |p| format!(", exact McNemar against trt p = {:.3}", p.0));
-        lines.push(item(format!("{}: {} of {} runs equal the dense run token for token{p}", row.policy, row.exact, row.n)));
+        let p = row
+            .mcnemar_p
+            .map_or_else(String::new, |p| format!(", exact McNemar against trt p = {:.3}", p.0));
+        lines.push(item(format!(
+            "{}: {} of {} runs equal the dense run token for token{p}",
+            row.policy, row.exact, row.n
+        )));
     }
     lines.push(Paragraph::new(
         ParagraphKind::Text,
@@ -239,7 +296,9 @@ fn fill(
     }
     report.checks.push(evidence.ties.clone());
     report.findings.clone_from(&evidence.findings);
-    report.diffs.extend(recorded.iter().flat_map(|one| one.diffs.iter().map(|(_, diff)| diff.clone())));
+    report
+        .diffs
+        .extend(recorded.iter().flat_map(|one| one.diffs.iter().map(|(_, diff)| diff.clone())));
     for check in &report.checks {
         for limit in &check.limits {
             if !report.limits.contains(limit) {
