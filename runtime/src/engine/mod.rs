@@ -3,6 +3,7 @@
 mod answer;
 mod compact;
 mod describe;
+mod feed;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
