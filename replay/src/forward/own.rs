@@ -66,6 +66,19 @@ impl OwnSelector {
         })
     }
 
+    /// Where the sequence stands. Whether `sglang` counts the token in flight is open (`TRIATTENTION.md` 7.3); where the
+    /// recording says that it did not, neither does this.
+    fn moment(&self, recording: &Recording, fed: usize) -> Moment {
+        let rule_set = self.rules.rule_set;
+        let recorded =
+            recording.events.iter().find(|event| event.absolute_position as usize == fed);
+        let round_start = recorded.and_then(|event| event.round_start).map(|round| round as usize);
+        match rule_set {
+            RuleSet::Sglang if round_start == Some(fed) => Moment::at(fed, recording.prompt_len),
+            _ => Moment::of(rule_set, fed, recording.prompt_len),
+        }
+    }
+
     /// Selects for the cache as it stands; `None` where the rules leave it as it is.
     pub(super) fn select(
         &mut self,
@@ -80,6 +93,7 @@ impl OwnSelector {
             .map(|layer| Ok(key_bytes(&cache.layer(layer)?.k, dtype)))
             .collect::<Result<Vec<_>, ReplayError>>()?;
         let shape = [hyper.kv_heads, cache.rows(), hyper.head_dim];
+        let moment = self.moment(recording, fed);
         let input = Input {
             layers: (0..).take(hyper.layers).collect(),
             keys: stored
@@ -88,7 +102,7 @@ impl OwnSelector {
                 .collect::<Result<_, _>>()?,
             positions: positions(cache),
             heads: Heads { q_heads: hyper.heads, kv_heads: hyper.kv_heads },
-            moment: Moment::at(fed, recording.prompt_len),
+            moment,
         };
         let selection = select::<f64>(&self.rules, &self.stats, &input, self.noise.as_mut())?;
         self.last = Some(fed);
@@ -103,7 +117,7 @@ impl OwnSelector {
             absolute_position: count(fed),
             rows_before: count(cache.rows()),
             rows_after: count(keep.rows()),
-            round_start: Some(count(fed)),
+            round_start: Some(count(moment.round_start)),
             before_forward: matches!(self.rules.rule_set, RuleSet::Vllm | RuleSet::Sglang),
         };
         let (protected, candidates) = (selection.protected.len(), selection.candidates.len());
@@ -141,18 +155,15 @@ fn keep_sets(keep: &KeepSet, mode: SelectionMode) -> Result<KeepSets, ReplayErro
     Ok(KeepSets::new(layers, heads, rows, indices)?)
 }
 
-/// Statistics as the scorer reads them. Frequencies and scaling stored in the file win over the model's; `sglang` rounds
-/// the frequencies to bfloat16 before use (`TRIATTENTION.md` section 1).
+/// Statistics as the scorer reads them. `hf` takes the model's frequencies, the others those stored with the statistics
+/// where there are some (`TRIATTENTION.md` section 1); further rounding is the recipe's.
 fn head_stats(
     stats: &QueryStats,
     hyper: &Hyper,
     rule_set: RuleSet,
 ) -> Result<HeadStats, ReplayError> {
-    let mut omega = stats.inv_freq.clone().unwrap_or_else(|| hyper.rope.inv_freq());
-    if rule_set == RuleSet::Sglang {
-        let narrow = Precision::Bf16.rounding();
-        omega = omega.into_iter().map(|freq| narrow.f32(freq)).collect();
-    }
+    let stored = stats.inv_freq.clone().filter(|_| rule_set != RuleSet::Hf);
+    let omega = stored.unwrap_or_else(|| hyper.rope.inv_freq());
     let scaling = hyper.rope.attention_scaling;
     let own_scale = vec![(scaling * scaling) as f32; omega.len()];
     Ok(HeadStats::new(HeadArrays {
