@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lockstep_runtime::weights::WeightFiles;
 use lockstep_traces::store::{DumpFile, RunReader, StepColumns, is_run};
 use lockstep_traces::{Choice, Loaded, Status as RunStatus, StepRow};
 use serde::Serialize;
@@ -197,7 +198,7 @@ fn text(summary: &Summary) -> String {
 }
 
 fn tensors(path: &Path, format: Format) -> anyhow::Result<Status> {
-    let file = DumpFile::open(path)?;
+    let file = DumpFile::open(path).map_err(|error| explained(path, error))?;
     let mut list = Vec::new();
     let mut out = format!("{}: safetensors\n", path.display());
     for name in file.names() {
@@ -208,4 +209,12 @@ fn tensors(path: &Path, format: Format) -> anyhow::Result<Status> {
     let answer = json!({"path": path.display().to_string(), "kind": "safetensors", "metadata": file.metadata(), "tensors": list});
     console::answer(format, &out, &answer)?;
     Ok(Status::Parity)
+}
+
+/// The weight reader says more about a broken header than the reader of our own dumps does.
+fn explained(path: &Path, error: lockstep_traces::TraceError) -> anyhow::Error {
+    match WeightFiles::open_file(path) {
+        Err(better) => better.into(),
+        Ok(_) => error.into(),
+    }
 }

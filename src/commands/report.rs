@@ -27,7 +27,9 @@ pub(crate) fn execute(args: &ReportArgs, format: Format) -> anyhow::Result<Statu
         [one] => of_run(one, tokenizer.as_ref())?,
         [baseline, targets @ ..] => of_pairs(baseline, targets, tokenizer.as_ref())?,
         [] => {
-            return Err(crate::exit::usage("give a run, a pair of traces, or the answer of `diff`"));
+            return Err(crate::exit::usage(
+                "give a run, a pair of traces, or the answer of `diff`",
+            ));
         }
     };
     let files = write_all(&report, &args.out)?;

@@ -15,14 +15,14 @@ fn broken_safetensors_headers_are_refused_by_what_is_wrong() {
     for (name, part) in [
         ("truncated", "`b`"),
         ("trailing", "5 bytes"),
-        ("overlap", "overlap"),
+        ("overlap", "share data bytes"),
         ("hole", "16"),
         ("shape_mismatch", "20"),
         ("header_huge", "132095296"),
         ("header_not_json", "header"),
         ("dup_key", "`a`"),
         ("seven_bytes", "7 bytes"),
-        ("empty", "empty"),
+        ("empty", "0 bytes"),
         ("lfs_pointer", "LFS pointer"),
     ] {
         let file = case("54", &format!("{name}.safetensors"));

@@ -31,7 +31,7 @@ fn tensors(layers: usize) -> Vec<(String, Vec<usize>)> {
     let mut list = vec![("model.embed_tokens.weight".to_owned(), vec![VOCAB, HIDDEN])];
     for layer in 0..layers {
         let mut add = |name: &str, shape: Vec<usize>| {
-            list.push((format!("model.layers.{layer}.{name}.weight"), shape))
+            list.push((format!("model.layers.{layer}.{name}.weight"), shape));
         };
         add("input_layernorm", vec![HIDDEN]);
         add("self_attn.q_proj", vec![HEADS * HEAD_DIM, HIDDEN]);

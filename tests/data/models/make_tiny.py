@@ -28,7 +28,8 @@ for i,(name,(C,M,cfg,dt,shard)) in enumerate(cases.items()):
             elif n.endswith("bias"): p.copy_(0.1*torch.randn_like(p))
     m=m.to(dt)
     d=f"{out}/{name}"; m.save_pretrained(d, max_shard_size="60KB" if shard else "50MB")
-    mf=m.to(torch.float32)
+    # Loaded again, so that buffers (inv_freq) are f32 and not rounded with the weights.
+    mf=M.from_pretrained(d,dtype=torch.float32,attn_implementation="eager").eval()
     ids=torch.randint(0,V,(1,160),generator=torch.Generator().manual_seed(7+i))
     with torch.no_grad(): o=mf(ids,use_cache=False,output_hidden_states=True)
     inv=mf.model.rotary_emb
