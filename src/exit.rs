@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+use lockstep_replay::ReplayError;
+use lockstep_runtime::RuntimeError;
+use lockstep_runtime::sample::SampleError;
+use lockstep_runtime::select::SelectError;
 use lockstep_traces::Verdict;
 
 /// 0 parity, 1 differs, 2 usage, 3 unreadable or inconsistent input, 4 inconclusive.
@@ -59,5 +63,25 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 
 /// Which status an error earns.
 pub(crate) fn status_of(error: &anyhow::Error) -> Status {
-    if error.chain().any(|cause| cause.is::<Usage>()) { Status::Usage } else { Status::Unreadable }
+    if error.chain().any(is_usage) { Status::Usage } else { Status::Unreadable }
+}
+
+/// Flags that are out of range or contradict each other, wherever they are found out.
+fn is_usage(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let select = |error: &SelectError| {
+        matches!(error, SelectError::Setting { .. } | SelectError::Plant { .. })
+    };
+    let sample = |error: &SampleError| matches!(error, SampleError::Option { .. });
+    cause.is::<Usage>()
+        || cause.downcast_ref::<SelectError>().is_some_and(select)
+        || cause.downcast_ref::<SampleError>().is_some_and(sample)
+        || cause.downcast_ref::<RuntimeError>().is_some_and(|error| match error {
+            RuntimeError::Option { .. } => true,
+            RuntimeError::Policy(error) => select(error),
+            RuntimeError::Sampling(error) => sample(error),
+            _ => false,
+        })
+        || cause
+            .downcast_ref::<ReplayError>()
+            .is_some_and(|error| matches!(error, ReplayError::Options { .. }))
 }

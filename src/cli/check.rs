@@ -36,9 +36,9 @@ pub(crate) struct ForwardArgs {
     /// What the cache does at a recorded compaction.
     #[arg(long, value_enum)]
     pub(crate) policy: ReplayPolicy,
-    /// Precision: f32, f64, or bf16 and f16 with weights and activations rounded.
-    #[arg(long, default_value = "f32")]
-    pub(crate) dtype: DType,
+    /// Precision: f32, f64, or bf16 and f16 with weights and activations rounded; the run's own without it.
+    #[arg(long)]
+    pub(crate) dtype: Option<DType>,
     /// Statistics for `own`.
     #[arg(long)]
     pub(crate) stats: Option<PathBuf>,

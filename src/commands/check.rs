@@ -1,6 +1,6 @@
 //! `check`: one run against what must hold.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lockstep_diff::gather::GatherOptions;
 use lockstep_replay::selector::SelectorOptions;
@@ -9,7 +9,7 @@ use lockstep_reports::{Report, text};
 use lockstep_traces::store::RunReader;
 use lockstep_traces::{CheckReport, ModelConfig, Verdict};
 
-use super::pages;
+use super::{pages, replaying};
 use crate::cli::{CheckArgs, CheckCommand, Format, SelectorArgs};
 use crate::console;
 use crate::exit::{Status, usage};
@@ -21,11 +21,12 @@ pub(crate) fn execute(command: &CheckCommand, format: Format) -> anyhow::Result<
             let checks = each(args, |sample_id| {
                 Ok(lockstep_diff::gather::check(&run, &GatherOptions { sample_id, ordinal: None })?)
             })?;
-            answer("check gather", &args.run, checks, format)
+            answer("check gather", &run, checks, format)
         }
         CheckCommand::Positions(args) => {
-            let check = lockstep_diff::positions::check(&RunReader::open(&args.run)?)?;
-            answer("check positions", &args.run, vec![check], format)
+            let run = RunReader::open(&args.run)?;
+            let check = lockstep_diff::positions::check(&run)?;
+            answer("check positions", &run, vec![check], format)
         }
         CheckCommand::Selector(args) => selector("check selector", args, format),
     }
@@ -45,7 +46,7 @@ pub(crate) fn selector(verb: &str, args: &SelectorArgs, format: Format) -> anyho
             Ok(lockstep_replay::selector::check(&run, &selector_options(args, &run, sample_id)?)?)
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    answer(verb, &args.run, checks, format)
+    answer(verb, &run, checks, format)
 }
 
 /// Statistics and model: as given, else those that the run names, where they are still there.
@@ -97,14 +98,17 @@ fn each(
 /// Prints one or several checks and turns their verdicts into a status.
 pub(crate) fn answer(
     verb: &str,
-    run: &Path,
-    checks: Vec<CheckReport>,
+    run: &RunReader,
+    mut checks: Vec<CheckReport>,
     format: Format,
 ) -> anyhow::Result<Status> {
+    for check in &mut checks {
+        check.verdict = replaying::finished(run, check.verdict.clone());
+    }
     let verdict =
         checks.iter().fold(Verdict::Identical, |worst, check| worst.worst(check.verdict.clone()));
     let mut report =
-        Report::new(verb, format!("lockstep {verb} {}", run.display()), verdict.clone());
+        Report::new(verb, format!("lockstep {verb} {}", run.dir().display()), verdict.clone());
     for check in &checks {
         report.story.push(Paragraph::new(
             ParagraphKind::Text,

@@ -6,6 +6,7 @@ use lockstep_diff::{DiffReport, Options};
 use lockstep_reports::model::{Paragraph, ParagraphKind};
 use lockstep_reports::{Report, write_all};
 use lockstep_runtime::tokenize::Tokenizer;
+use lockstep_traces::Status as RunStatus;
 
 use super::inputs::Trace;
 use super::pages;
@@ -44,7 +45,12 @@ pub(crate) fn execute(args: &DiffArgs, format: Format) -> anyhow::Result<Status>
         &lockstep_reports::text::render(&page, console::text_options()),
         &report,
     )?;
-    Ok(Status::of(&report.verdict))
+    let complete =
+        [&left, &right].iter().all(|side| side.loaded.manifest.status == RunStatus::Complete);
+    Ok(match Status::of(&report.verdict) {
+        Status::Parity if !complete => Status::Inconclusive,
+        status => status,
+    })
 }
 
 /// Compares two traces; with `(truth, control)` noise is judged by ratio.
@@ -67,7 +73,11 @@ pub(crate) fn compare(
 /// The tokenizer of a model folder, or the folder of a tokenizer.json.
 fn tokenizer(path: &Path) -> anyhow::Result<Option<Tokenizer>> {
     let dir = if path.is_file() { path.parent().unwrap_or(path) } else { path };
-    Ok(Tokenizer::read(dir)?)
+    let tokenizer = Tokenizer::read(dir)?;
+    if tokenizer.is_none() {
+        return Err(usage(format!("--model {}: no tokenizer.json there", dir.display())));
+    }
+    Ok(tokenizer)
 }
 
 fn page(

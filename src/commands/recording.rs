@@ -39,7 +39,7 @@ pub(crate) fn producer(name: &str) -> Producer {
         name: name.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         binary_sha256: std::env::current_exe().ok().and_then(|path| sha256_file(path).ok()),
-        args: std::env::args().skip(1).collect(),
+        args: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
     }
 }
 
@@ -110,6 +110,8 @@ pub(crate) fn manifest(engine: &Engine, job: &Job<'_>) -> anyhow::Result<Manifes
     if let Some(stats) = job.stats {
         manifest.set("policy.stats", stats.display().to_string(), "flag");
     }
+    let ids: Vec<&str> = job.requests.iter().map(|request| request.sample_id.as_str()).collect();
+    manifest.set("run.samples", ids, "flag");
     manifest.set("trace.top_k", job.plan.top_k, "flag");
     manifest.set("run.batch", job.options.batch, "flag");
     Ok(manifest)

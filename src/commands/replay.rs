@@ -4,7 +4,7 @@ use lockstep_replay::forward::{ForwardOptions, ForwardSummary, Policy};
 use lockstep_reports::model::{Paragraph, ParagraphKind};
 use lockstep_reports::{Report, text};
 use lockstep_traces::store::RunReader;
-use lockstep_traces::{PolicySpec, Verdict};
+use lockstep_traces::{DType, PolicySpec, Verdict};
 use serde::Serialize;
 
 use super::replaying::{self, Judged};
@@ -79,7 +79,7 @@ fn options(args: &ForwardArgs, run: &RunReader) -> anyhow::Result<ForwardOptions
     };
     Ok(ForwardOptions {
         policy,
-        precision: replaying::precision(args.dtype)?,
+        precision: replaying::precision(args.dtype.or(run.manifest().dtype).unwrap_or(DType::F32))?,
         chunk: args.chunk,
         samples: (!args.sample.is_empty()).then(|| args.sample.clone()),
         positions: None,

@@ -113,21 +113,28 @@ pub(crate) fn replay(
     Ok(Some(summary))
 }
 
-/// The same replay in f64, in memory.
-struct Truth {
+/// The same replay in another precision, in memory.
+struct Again {
+    label: &'static str,
     manifest: Manifest,
     steps: StepColumns,
     samples: Vec<SampleRow>,
     events: Vec<lockstep_traces::EventRow>,
 }
 
-impl Truth {
-    fn replay(run: &RunReader, model: &Path, options: &ForwardOptions) -> anyhow::Result<Self> {
-        let options = ForwardOptions { precision: Precision::F64, plant: None, ..options.clone() };
+impl Again {
+    fn replay(
+        run: &RunReader,
+        model: &Path,
+        options: &ForwardOptions,
+        (precision, label): (Precision, &'static str),
+    ) -> anyhow::Result<Self> {
+        let options = ForwardOptions { precision, plant: None, ..options.clone() };
         let plan = RecordPlan { top_k: top_k(run), ..RecordPlan::default() };
         let mut sink = MemorySink { plan, ..MemorySink::default() };
         forward::forward(run, model, &options, &mut sink, &mut watch(None))?;
         Ok(Self {
+            label,
             manifest: forward::describe(run, model, &options)?,
             steps: StepColumns::from_rows(&sink.steps),
             samples: sink.samples,
@@ -137,12 +144,37 @@ impl Truth {
 
     fn side(&self) -> Side<'_> {
         Side {
-            label: "reference f64",
+            label: self.label,
             manifest: &self.manifest,
             samples: &self.samples,
             steps: &self.steps,
             events: &self.events,
         }
+    }
+}
+
+/// A model folder whose weight files are not those that the run names cannot judge the run.
+fn check_weights(run: &RunReader, model: &Path) -> anyhow::Result<()> {
+    for (name, recorded) in &run.manifest().model.weights_sha256 {
+        let path = model.join(name);
+        let found = lockstep_traces::hash::sha256_file(&path)?;
+        anyhow::ensure!(
+            found == *recorded,
+            "{}: its sha256 is not the one that {} names; replay with the weights of the run",
+            path.display(),
+            run.dir().display()
+        );
+    }
+    Ok(())
+}
+
+/// What an incomplete run shows is not the whole; it may differ, but it does not pass.
+pub(crate) fn finished(run: &RunReader, verdict: Verdict) -> Verdict {
+    if run.is_complete() || verdict.exit_code() != 0 {
+        return verdict;
+    }
+    Verdict::Incomparable {
+        why: format!("{} is incomplete; what it holds agrees", run.dir().display()),
     }
 }
 
@@ -153,6 +185,7 @@ pub(crate) fn judge(
     model: &Path,
     options: &ForwardOptions,
 ) -> anyhow::Result<Judged> {
+    check_weights(run, model)?;
     let replayed = RunReader::open(out)?;
     let self_check = forward::self_check(
         run,
@@ -173,8 +206,7 @@ pub(crate) fn judge(
             verdict,
         });
     }
-    let truth = Truth::replay(run, model, options)?;
-    let noise = noise(run, &replayed, &truth)?;
+    let noise = noise(run, &replayed, model, options)?;
     let drift = lockstep_diff::drift::compare(&replayed, run, DriftOptions::default())?;
     let localized = forward::localize(run, model, &LocalizeOptions::default())?;
     findings.extend(localized.findings.iter().cloned());
@@ -182,6 +214,7 @@ pub(crate) fn judge(
     if localized.compared > 0 {
         verdict = verdict.worst(localized.verdict.clone());
     }
+    let verdict = finished(run, verdict);
     Ok(Judged {
         self_check,
         noise: Some(noise),
@@ -192,8 +225,37 @@ pub(crate) fn judge(
     })
 }
 
-fn noise(run: &RunReader, replayed: &RunReader, truth: &Truth) -> anyhow::Result<NoiseReport> {
-    let (target, control) =
-        (super::inputs::Trace::read(run.dir())?, super::inputs::Trace::read(replayed.dir())?);
-    Ok(lockstep_diff::noise::judge(&target.side(), &control.side(), &truth.side()))
+/// The run against f64, beside a reference in the run's own dtype: the replay itself where it has that dtype, else one more.
+fn noise(
+    run: &RunReader,
+    replayed: &RunReader,
+    model: &Path,
+    options: &ForwardOptions,
+) -> anyhow::Result<NoiseReport> {
+    let truth = Again::replay(run, model, options, (Precision::F64, "reference f64"))?;
+    let target = super::inputs::Trace::read(run.dir())?;
+    let (dtype, cache) = (run.manifest().dtype.unwrap_or(DType::F32), run.manifest().cache_dtype);
+    let mut report = if options.precision.dtype() == dtype {
+        let control = super::inputs::Trace::read(replayed.dir())?;
+        lockstep_diff::noise::judge(&target.side(), &control.side(), &truth.side())
+    } else {
+        let control = Again::replay(
+            run,
+            model,
+            options,
+            (precision(dtype)?, "reference in the run's dtype"),
+        )?;
+        lockstep_diff::noise::judge(&target.side(), &control.side(), &truth.side())
+    };
+    let narrower = cache.is_some_and(|cache| cache.size() < dtype.size());
+    if narrower && report.verdict == Verdict::Diverged {
+        let cache = cache.map_or("", DType::name);
+        let why = format!(
+            "the run keeps K and V in {cache}, the control in {}: no control is like the run",
+            dtype.name()
+        );
+        report.summary = why.clone();
+        report.verdict = Verdict::Incomparable { why };
+    }
+    Ok(report)
 }

@@ -89,7 +89,7 @@ fn rank(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
 }
 
 fn block(part: &[f32], start: usize, wanted: usize) -> Block {
-    let mut top: Vec<(u32, f32)> = Vec::with_capacity(wanted + 1);
+    let mut top: Vec<(u32, f32)> = Vec::with_capacity(wanted.min(part.len()) + 1);
     let mut hash = [0_u64; 2];
     let mut finite = true;
     for (id, logit) in (start as u64..).zip(part) {
