@@ -8,10 +8,13 @@ mod head;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_traces::store::{DumpFile, RunReader, TensorView};
-use lockstep_traces::{CheckKind, CheckReport, DumpId, Finding, TraceError, Verdict};
+use lockstep_traces::{
+    CheckKind, CheckReport, DumpId, EventRow, Evidence, Finding, Location, TraceError, Verdict,
+};
 use rayon::prelude::*;
 use serde_json::json;
 
+use crate::identity;
 use crate::keep::KeepSets;
 use head::{HeadFault, HeadTask};
 
@@ -50,6 +53,10 @@ struct Tally {
     dumps: u64,
     layers: BTreeSet<u32>,
     heads: usize,
+    /// Dumps that say they are another compaction's.
+    strangers: u64,
+    /// What could not be compared, the first of it.
+    missing: Option<String>,
     findings: Vec<Finding>,
     limits: Vec<String>,
 }
@@ -61,14 +68,18 @@ struct Tally {
 pub fn check(run: &RunReader, options: &GatherOptions) -> Result<CheckReport, TraceError> {
     let mut tally = Tally::default();
     let mut without_cache = 0_u64;
-    for id in run.dumps()? {
-        let DumpId::Compaction { sample_id, ordinal } = &id else { continue };
+    let dumps: BTreeSet<DumpId> = run.dumps()?.into_iter().collect();
+    let mut events = run.events(options.sample_id.as_deref())?;
+    events.retain(|event| options.ordinal.is_none_or(|only| only == event.ordinal));
+    for id in &dumps {
+        let DumpId::Compaction { sample_id, ordinal } = id else { continue };
         if options.sample_id.as_ref().is_some_and(|wanted| wanted != sample_id)
             || options.ordinal.is_some_and(|wanted| wanted != *ordinal)
         {
             continue;
         }
-        let Some(dump) = run.dump(&id)? else { continue };
+        let Some(dump) = run.dump(id)? else { continue };
+        tally.identity(&dump, sample_id, *ordinal, &events);
         if !dump.names().any(|name| cache_name(name).is_some()) {
             without_cache += 1;
             continue;
@@ -78,11 +89,18 @@ pub fn check(run: &RunReader, options: &GatherOptions) -> Result<CheckReport, Tr
     if without_cache > 0 {
         tally.limits.push(format!("{without_cache} dumped compactions hold no K or V"));
     }
-    let wanted = options.sample_id.as_deref();
-    let events = run.events(wanted)?;
-    let chosen =
-        events.iter().filter(|event| options.ordinal.is_none_or(|only| only == event.ordinal));
-    let undumped = (chosen.count() as u64).saturating_sub(tally.dumps + without_cache);
+    let mut lost = 0;
+    for (event, file) in identity::lost(&events, &dumps) {
+        lost += 1;
+        tally.skip(
+            1,
+            format!(
+                "{} compaction {}: its dump `{file}` is missing, not compared",
+                event.sample_id, event.ordinal
+            ),
+        );
+    }
+    let undumped = (events.len() as u64).saturating_sub(tally.dumps + without_cache + lost);
     if undumped > 0 {
         tally.limits.push(format!("{undumped} compactions of the run were not dumped"));
     }
@@ -138,6 +156,33 @@ fn sizes(pre: &TensorView<'_>, post: &TensorView<'_>) -> Result<Sizes, TraceErro
 }
 
 impl Tally {
+    /// Notes units that could not be compared.
+    fn skip(&mut self, units: u64, why: String) {
+        self.skipped += units;
+        self.missing.get_or_insert_with(|| why.clone());
+        self.limits.push(why);
+    }
+
+    /// The dump says that it is the compaction that its name and the event table make it.
+    fn identity(&mut self, dump: &DumpFile, sample_id: &str, ordinal: u32, events: &[EventRow]) {
+        let event =
+            events.iter().find(|event| event.sample_id == sample_id && event.ordinal == ordinal);
+        let wrong = identity::contradictions(dump, sample_id, ordinal, event);
+        let Some(first) = wrong.first() else { return };
+        self.strangers += 1;
+        self.findings.push(Finding {
+            cause: None,
+            title: format!("{}: {first}", identity::ANOTHER),
+            location: Location {
+                sample_id: Some(sample_id.to_owned()),
+                ordinal: Some(ordinal),
+                stage: Some("metadata".to_owned()),
+                ..Location::default()
+            },
+            evidence: vec![Evidence { name: "metadata".to_owned(), value: wrong.into() }],
+        });
+    }
+
     fn dump(&mut self, dump: &DumpFile, sample_id: &str, ordinal: u32) -> Result<(), TraceError> {
         self.dumps += 1;
         let mut found: BTreeMap<(u32, Kind), (bool, bool)> = BTreeMap::new();
@@ -161,15 +206,17 @@ impl Tally {
         for ((layer, kind), (before, after)) in &found {
             let letter = kind.letter();
             let Some(keep) = keep.as_ref().filter(|_| *before && *after) else {
-                self.skipped += heads;
                 let missing = match (keep.is_some(), before, after) {
                     (false, ..) => "keep".to_owned(),
                     (_, false, _) => format!("pre.{letter}.layer{layer:02}"),
                     _ => format!("post.{letter}.layer{layer:02}"),
                 };
-                self.limits.push(format!(
-                    "{sample_id} compaction {ordinal}: `{missing}` is missing, not compared"
-                ));
+                self.skip(
+                    heads,
+                    format!(
+                        "{sample_id} compaction {ordinal}: `{missing}` is missing, not compared"
+                    ),
+                );
                 continue;
             };
             let pre = dump.get(&format!("pre.{letter}.layer{layer:02}"))?;
@@ -193,8 +240,7 @@ impl Tally {
                     .get(head * before..(head + 1) * before)
                     .zip(post.get(head * after..(head + 1) * after));
                 let (Some(keep), Some((pre, post))) = (rows, parts) else {
-                    self.skipped += 1;
-                    self.limits.push(format!("{sample_id} compaction {ordinal}: `keep` does not cover layer {layer}, head {head}"));
+                    self.skip(1, format!("{sample_id} compaction {ordinal}: `keep` does not cover layer {layer}, head {head}"));
                     continue;
                 };
                 tasks.push(HeadTask {
@@ -218,15 +264,16 @@ impl Tally {
     }
 
     fn report(mut self) -> CheckReport {
-        let verdict = if self.different > 0 {
+        let verdict = if self.different > 0 || self.strangers > 0 {
             Verdict::Diverged
-        } else if self.compared == 0 {
+        } else if self.compared == 0 && self.missing.is_none() {
             Verdict::Incomparable {
                 why: "no dumped K and V with a keep-set: nothing was compared".to_owned(),
             }
-        } else if self.skipped > 0 {
-            let why = format!("{} head tensors are missing; the others are equal", self.skipped);
-            Verdict::Incomparable { why }
+        } else if let Some(first) = &self.missing {
+            let count = self.skipped;
+            let rest = if self.compared > 0 { "; the others are equal" } else { "" };
+            Verdict::Incomparable { why: format!("{first} ({count} units skipped){rest}") }
         } else {
             Verdict::Identical
         };

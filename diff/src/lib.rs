@@ -8,6 +8,7 @@ mod context;
 pub mod drift;
 mod figures;
 pub mod gather;
+mod identity;
 mod inputs;
 mod keep;
 pub mod keepsets;

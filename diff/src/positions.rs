@@ -40,8 +40,8 @@ pub fn check(run: &RunReader) -> Result<CheckReport, TraceError> {
         &rules,
         &mut found,
     );
-    let heads = sets::check(run, &samples, &rules, &mut found)?;
-    let skipped = found.skipped;
+    let heads = sets::check(run, &events, &samples, &rules, &mut found)?;
+    let (skipped, missing) = (found.skipped, found.missing.take());
     let (findings, limits, different) = found.finish();
     let compared = rows + heads;
     let verdict = if !findings.is_empty() {
@@ -50,6 +50,8 @@ pub fn check(run: &RunReader) -> Result<CheckReport, TraceError> {
         Verdict::Incomparable {
             why: "the run holds no rows and no keep-sets: nothing was checked".to_owned(),
         }
+    } else if let Some(first) = missing {
+        Verdict::Incomparable { why: format!("{first} ({skipped} such in all)") }
     } else {
         Verdict::Identical
     };

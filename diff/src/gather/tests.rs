@@ -7,6 +7,7 @@ use lockstep_traces::store::RunWriter;
 use lockstep_traces::{Cause, DType, Dump, Manifest, RecordPlan, Tensor, TraceSink};
 
 use super::*;
+use crate::testing::event;
 
 const LAYERS: usize = 2;
 const HEADS: usize = 2;
@@ -67,13 +68,27 @@ impl Plan {
     }
 
     fn check(self) -> Result<CheckReport, TraceError> {
+        self.check_with(&[], &[])
+    }
+
+    /// As [`Plan::check`], with metadata (compaction 2) and rows of the event table.
+    fn check_with(
+        self,
+        metadata: &[(&str, &str)],
+        events: &[EventRow],
+    ) -> Result<CheckReport, TraceError> {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("run");
         let manifest = Manifest::new(Producer::default(), "cpu");
         let mut writer = RunWriter::create(&dir, manifest, RecordPlan::default()).unwrap();
         let id = DumpId::Compaction { sample_id: "s".to_owned(), ordinal: 2 };
         let tensors = self.tensors.into_values().collect();
-        writer.dump(Dump { id, metadata: BTreeMap::new(), tensors }).unwrap();
+        let metadata =
+            metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        writer.dump(Dump { id, metadata, tensors }).unwrap();
+        for event in events {
+            writer.event(event.clone()).unwrap();
+        }
         writer.finish().unwrap();
         check(&RunReader::open(&dir).unwrap(), &GatherOptions::default())
     }
@@ -227,4 +242,44 @@ fn sets_by_layer_and_head_and_one_set_for_all_are_followed() {
     plan.tensors.insert("keep".into(), Tensor::from_i32("keep", vec![10], &plan.keep[0].clone()));
     let report = plan.check().unwrap();
     assert_eq!((report.compared, report.different), (8, 4));
+}
+
+#[test]
+fn a_dump_that_was_written_and_is_gone_does_not_pass() {
+    let dumped = |ordinal| {
+        let id = DumpId::Compaction { sample_id: "s".to_owned(), ordinal };
+        EventRow { dump: Some(id.relative_path()), ..event(ordinal, 20 * ordinal, 20, 10) }
+    };
+    let report = Plan::clean().check_with(&[], &[event(1, 20, 20, 10), dumped(2)]).unwrap();
+    assert_eq!(report.verdict, Verdict::Identical);
+    assert_eq!(report.limits, ["1 compactions of the run were not dumped"]);
+    let report = Plan::clean().check_with(&[], &[dumped(1), dumped(2)]).unwrap();
+    assert_eq!((report.compared, report.skipped), (8, 1));
+    let Verdict::Incomparable { why } = &report.verdict else { panic!("{:?}", report.verdict) };
+    assert!(why.contains("tensors/s/compaction_0001.safetensors"), "{why}");
+}
+
+#[test]
+fn a_dump_of_another_compaction_is_told_by_its_metadata() {
+    let said = |ordinal, next, before, after| {
+        let metadata = [
+            ("sample_id", "s"),
+            ("ordinal", ordinal),
+            ("absolute_position", next),
+            ("rows_before", before),
+            ("rows_after", after),
+        ];
+        Plan::clean().check_with(&metadata, &[event(2, 40, 20, 10)]).unwrap()
+    };
+    assert_eq!(said("2", "40", "20", "10").verdict, Verdict::Identical);
+    for wrong in [
+        said("3", "40", "20", "10"),
+        said("2", "41", "20", "10"),
+        said("2", "40", "24", "10"),
+        said("2", "40", "20", "x"),
+    ] {
+        assert_eq!((&wrong.verdict, wrong.findings.len()), (&Verdict::Diverged, 1));
+        assert!(wrong.findings[0].title.starts_with("dump of another compaction"));
+        assert_eq!(wrong.findings[0].cause, None);
+    }
 }

@@ -12,6 +12,8 @@ pub(crate) enum Rule {
     Offset,
     RowArithmetic,
     EventTable,
+    SampleTable,
+    DumpIdentity,
     KeepIndex,
     PositionsGathered,
     RowsBeforeEvent,
@@ -20,6 +22,7 @@ pub(crate) enum Rule {
     KeepCount,
     Trigger,
     PromptCompaction,
+    RoundStart,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +31,8 @@ pub(crate) struct Collector {
     limits: BTreeSet<String>,
     /// Units that could not be checked.
     pub(crate) skipped: u64,
+    /// The first of them, in words.
+    pub(crate) missing: Option<String>,
 }
 
 impl Collector {
@@ -52,6 +57,13 @@ impl Collector {
 
     pub(crate) fn limit(&mut self, text: impl Into<String>) {
         self.limits.insert(text.into());
+    }
+
+    /// Notes something that could not be checked and that the run should have: it never counts as passed.
+    pub(crate) fn skip(&mut self, why: String) {
+        self.skipped += 1;
+        self.missing.get_or_insert_with(|| why.clone());
+        self.limits.insert(why);
     }
 
     /// Findings by gravity, limits, and the number of broken units.

@@ -1,13 +1,14 @@
 //! Dumped keep-sets: valid indices, positions gathered by them, window and prefix kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_traces::store::{DumpFile, RunReader};
-use lockstep_traces::{Cause, DumpId, Location, SampleRow, TraceError};
+use lockstep_traces::{Cause, DumpId, EventRow, Location, SampleRow, TraceError};
 use serde_json::Value;
 
 use super::collect::{Collector, Rule};
 use super::rules::Rules;
+use crate::identity;
 use crate::keep::{KeepSets, Positions};
 
 /// Position of each row after the last compaction looked at, by (layer, head).
@@ -29,15 +30,22 @@ struct Set<'a> {
 /// Checks every dumped compaction; returns the head keep-sets looked at.
 pub(crate) fn check(
     run: &RunReader,
+    events: &[EventRow],
     samples: &[SampleRow],
     rules: &Rules,
     found: &mut Collector,
 ) -> Result<u64, TraceError> {
     let mut heads = 0;
+    let dumps: BTreeSet<DumpId> = run.dumps()?.into_iter().collect();
+    for (event, file) in identity::lost(events, &dumps) {
+        let place = format!("`{}` compaction {}", event.sample_id, event.ordinal);
+        found.skip(format!("{place}: its dump `{file}` is missing"));
+    }
     let mut last: Option<(String, u32, After)> = None;
-    for id in run.dumps()? {
-        let DumpId::Compaction { sample_id, ordinal } = &id else { continue };
-        let Some(dump) = run.dump(&id)? else { continue };
+    for id in &dumps {
+        let DumpId::Compaction { sample_id, ordinal } = id else { continue };
+        let Some(dump) = run.dump(id)? else { continue };
+        told(&dump, sample_id, *ordinal, events, found);
         let prior =
             last.take().filter(|(sample, before, _)| sample == sample_id && before + 1 == *ordinal);
         let from_table =
@@ -53,6 +61,28 @@ pub(crate) fn check(
         found.limit("no keep-set is dumped: positions by head, window and prefix were not checked");
     }
     Ok(heads)
+}
+
+/// The dump says that it is the compaction that its name and the event table make it.
+fn told(
+    dump: &DumpFile,
+    sample_id: &str,
+    ordinal: u32,
+    events: &[EventRow],
+    found: &mut Collector,
+) {
+    let event =
+        events.iter().find(|event| event.sample_id == sample_id && event.ordinal == ordinal);
+    let wrong = identity::contradictions(dump, sample_id, ordinal, event);
+    let Some(first) = wrong.first() else { return };
+    let title = format!("{}: {first}", identity::ANOTHER);
+    let location = Location {
+        sample_id: Some(sample_id.to_owned()),
+        ordinal: Some(ordinal),
+        stage: Some("metadata".to_owned()),
+        ..Location::default()
+    };
+    found.add(Rule::DumpIdentity, None, location, title, vec![("metadata", wrong.into())]);
 }
 
 fn number(dump: &DumpFile, key: &str) -> Option<u32> {
@@ -76,8 +106,7 @@ impl Event<'_> {
         let before = Positions::read(dump, "positions.pre")?;
         let keep = KeepSets::read(dump, before.as_ref().map(|before| before.heads))?;
         let (Some(before), Some(keep)) = (before, keep) else {
-            found.skipped += 1;
-            found.limit(format!(
+            found.skip(format!(
                 "`{}` compaction {}: `keep` or `positions.pre` is not dumped",
                 self.sample_id, self.ordinal
             ));
@@ -85,7 +114,7 @@ impl Event<'_> {
         };
         let after = Positions::read(dump, "positions.post")?;
         if after.is_none() {
-            found.limit(format!(
+            found.skip(format!(
                 "`{}` compaction {}: `positions.post` is not dumped",
                 self.sample_id, self.ordinal
             ));
@@ -102,8 +131,7 @@ impl Event<'_> {
             for head in 0..before.heads {
                 let (Some(rows), Some(positions)) = (keep.of(layer, head), before.of(layer, head))
                 else {
-                    found.skipped += 1;
-                    found.limit(format!(
+                    found.skip(format!(
                         "`{}` compaction {}: `keep` does not cover layer {layer}, head {head}",
                         self.sample_id, self.ordinal
                     ));

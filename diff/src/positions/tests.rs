@@ -80,6 +80,14 @@ fn tensor(name: &str, rows: &[Vec<u32>]) -> Tensor {
 
 impl Run {
     fn check(self) -> CheckReport {
+        self.check_with(|_, _| {})
+    }
+
+    /// As [`Run::check`], with a change to each dump before it is written.
+    fn check_with(
+        self,
+        change: impl Fn(&mut BTreeMap<String, String>, &mut Vec<Tensor>),
+    ) -> CheckReport {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("run");
         let mut writer = RunWriter::create(&dir, self.manifest, RecordPlan::default()).unwrap();
@@ -90,15 +98,16 @@ impl Run {
             writer.event(event).unwrap();
         }
         for (ordinal, (next, keep, before, after)) in (1_u32..).zip(self.dumps) {
-            let metadata = BTreeMap::from([
+            let mut metadata = BTreeMap::from([
                 ("absolute_position".to_owned(), next.to_string()),
                 ("prompt_len".to_owned(), PROMPT.to_string()),
             ]);
-            let tensors = vec![
+            let mut tensors = vec![
                 tensor("keep", &keep),
                 tensor("positions.pre", &before),
                 tensor("positions.post", &after),
             ];
+            change(&mut metadata, &mut tensors);
             let id = DumpId::Compaction { sample_id: "s".to_owned(), ordinal };
             writer.dump(Dump { id, metadata, tensors }).unwrap();
         }
@@ -321,4 +330,52 @@ fn what_the_manifest_does_not_say_is_a_limit_and_not_a_pass() {
     run.events.clear();
     run.dumps.clear();
     assert_eq!(run.check().verdict.exit_code(), 4);
+}
+
+#[test]
+fn a_missing_dump_or_position_table_does_not_pass() {
+    let why = |report: CheckReport| match report.verdict {
+        Verdict::Incomparable { why } => why,
+        other => panic!("{other:?}"),
+    };
+    let mut run = clean(18);
+    run.events[0].dump = Some("tensors/s/compaction_0001.safetensors".to_owned());
+    run.dumps.clear();
+    assert!(why(run.check()).contains("compaction_0001.safetensors` is missing"));
+    let mut run = clean(18);
+    run.events[0].dump = Some("tensors/s/compaction_0001.safetensors".to_owned());
+    assert_eq!(run.check().verdict, Verdict::Identical);
+    let mut run = clean(18);
+    run.dumps.clear();
+    assert_eq!(run.check().verdict, Verdict::Identical);
+    for name in ["positions.pre", "positions.post"] {
+        let report =
+            clean(18).check_with(|_, tensors| tensors.retain(|tensor| tensor.name != name));
+        assert_eq!(report.skipped, 1);
+        assert!(why(report).contains(name));
+    }
+}
+
+#[test]
+fn metadata_of_another_compaction_is_found_in_the_dump() {
+    let said = |key: &str, value: &str| {
+        clean(18).check_with(|metadata, _| {
+            metadata.insert(key.to_owned(), value.to_owned());
+        })
+    };
+    for (key, right, wrong) in [
+        ("ordinal", "1", "2"),
+        ("absolute_position", "16", "20"),
+        ("rows_before", "16", "15"),
+        ("rows_after", "12", "13"),
+        ("sample_id", "s", "t"),
+    ] {
+        assert_eq!(said(key, right).verdict, Verdict::Identical);
+        let report = said(key, wrong);
+        assert_eq!(report.verdict, Verdict::Diverged);
+        let told = |finding: &lockstep_traces::Finding| {
+            finding.cause.is_none() && finding.title.starts_with("dump of another compaction")
+        };
+        assert!(report.findings.iter().any(told), "{:?}", report.findings);
+    }
 }

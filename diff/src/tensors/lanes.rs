@@ -1,7 +1,7 @@
 //! The floating-point types of up to 32 bits, eight elements at a time.
 //!
-//! The arithmetic is the same with and without AVX2: eight running sums per block, joined in a fixed order, no fused
-//! operation. AVX2 only makes it faster.
+//! The arithmetic is the same with AVX-512, AVX2 and without: eight running sums per block, joined in a fixed order, no
+//! fused operation. The wide forms only make it faster.
 
 use super::block::Sums;
 
@@ -184,6 +184,19 @@ pub(crate) fn compare<S: Stored<N>, const N: usize>(left: &[u8], right: &[u8]) -
         #[target_feature(enable = "avx2")]
         fn wide<S: Stored<N>, const N: usize>(left: &[u8], right: &[u8]) -> Sums {
             run::<S, N>(left, right)
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        fn widest<S: Stored<N>, const N: usize>(left: &[u8], right: &[u8]) -> Sums {
+            run::<S, N>(left, right)
+        }
+        let has_512 = std::is_x86_feature_detected!("avx512f")
+            && std::is_x86_feature_detected!("avx512bw")
+            && std::is_x86_feature_detected!("avx512dq")
+            && std::is_x86_feature_detected!("avx512vl");
+        if has_512 {
+            #[expect(unsafe_code, reason = "the vector form of safe code, chosen at run time")]
+            // SAFETY: the processor has the four features, the only precondition.
+            return unsafe { widest::<S, N>(left, right) };
         }
         if std::is_x86_feature_detected!("avx2") {
             #[expect(unsafe_code, reason = "the vector form of safe code, chosen at run time")]
