@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use lockstep_runtime::engine::{Engine, LoadOptions, Request, RunOptions, RunSummary};
-use lockstep_traces::{Cause, PolicySpec, RecordPlan, SamplingSpec};
+use lockstep_traces::{Cause, PolicyKind, PolicySpec, RecordPlan, SamplingSpec};
 use serde_json::json;
 
 use super::inputs::{self, DatasetRow};
@@ -28,6 +28,9 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
     }
     let requests = requests(args, &engine)?;
     let stats = args.policy.stats.as_deref();
+    if args.policy.policy == PolicyKind::Triattention && stats.is_none() {
+        return Err(usage("--policy triattention needs --stats; `lockstep calibrate` makes them"));
+    }
     let options = RunOptions {
         policy: policy_spec(&args.policy),
         sampling: sampling_spec(&args.sampling),

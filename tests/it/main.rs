@@ -5,5 +5,6 @@ mod conformance;
 mod faults;
 mod kit;
 mod layering;
+mod misuse;
 mod readme;
 mod record;

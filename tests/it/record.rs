@@ -70,6 +70,9 @@ fn kill_nine_leaves_a_run_that_opens_as_incomplete() {
     let answer = lockstep(["inspect", &out, "--format", "json"]).expect(0).json();
     assert_eq!(answer["status"], "incomplete", "{answer:#}");
     assert!(answer["steps"].as_u64().unwrap() > 100, "{answer:#}");
+    // What it holds agrees with itself, and is not the whole.
+    lockstep(["diff", &out, &out]).expect(4);
+    lockstep(["check", "positions", &out]).expect(4);
 }
 
 #[test]
@@ -100,6 +103,7 @@ fn resuming_with_other_settings_is_refused_by_key() {
     child.wait().unwrap();
     record(&out, SAMPLES, &["--batch", "1", "--resume", "--temperature", "0.5"])
         .expect_refusal(3, &["sampling."]);
+    record(&out, "ledger_05", &["--batch", "1", "--resume"]).expect_refusal(3, &["run.samples"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -10,7 +11,7 @@ use lockstep_diff::gather::GatherOptions;
 use lockstep_runtime::engine::{Engine, LoadOptions, Request, RunOptions};
 use lockstep_traces::hash::DEFAULT_SEEDS;
 use lockstep_traces::manifest::Manifest;
-use lockstep_traces::store::{RunReader, RunWriter, write_safetensors};
+use lockstep_traces::store::{DumpFile, RunReader, RunWriter, write_safetensors};
 use lockstep_traces::trtmc::{TraceExport, export_trace};
 use lockstep_traces::{
     DType, DumpId, EventRow, FinishReason, MemorySink, Phase, RecordPlan, SampleRow, SamplingSpec,
@@ -138,14 +139,59 @@ pub(super) fn gather(args: &BenchArgs, scratch: &Path) -> anyhow::Result<Vec<Fig
         Ok(())
     };
     check()?;
-    let (least, copy) = (best(3, check)?, copy_rate()?);
+    let (least, peak) = watched(|| best(3, check))?;
+    let copy = copy_rate()?;
     let rate = bytes as f64 / least;
-    let note = format!(
-        "{:.2} GB of dumps; anonymous memory at its peak {:.0} MB",
-        bytes as f64 / GB,
-        peak_anonymous_mb()
-    );
-    Ok(vec![Figure::ratio("gather check", (rate / GB, copy / GB), "GB/s", note)])
+    let note =
+        format!("{:.2} GB of dumps; largest anonymous memory seen {peak:.0} MB", bytes as f64 / GB);
+    let mut figures = vec![Figure::ratio("gather check", (rate / GB, copy / GB), "GB/s", note)];
+    figures.extend(tensors(&run, scratch, copy)?);
+    Ok(figures)
+}
+
+/// Two dump files value by value: equal ones, and one against another in which every value differs.
+fn tensors(run: &RunReader, scratch: &Path, copy: f64) -> anyhow::Result<Vec<Figure>> {
+    let dump = |ordinal: u32| {
+        let id = DumpId::Compaction { sample_id: "bench".to_owned(), ordinal };
+        run.dir().join(id.relative_path())
+    };
+    let (path, twin) = (dump(1), scratch.join("bench-twin.safetensors"));
+    std::fs::copy(&path, &twin)?;
+    let bytes = 2 * std::fs::metadata(&path)?.len();
+    let mut figures = Vec::new();
+    for (name, right) in
+        [("tensor comparison, equal", twin), ("tensor comparison, all different", dump(2))]
+    {
+        let (left, right) = (DumpFile::open(&path)?, DumpFile::open(&right)?);
+        let compare = || {
+            std::hint::black_box(lockstep_diff::tensors::compare(&left, &right)?);
+            Ok(())
+        };
+        compare()?;
+        let (least, peak) = watched(|| best(5, compare))?;
+        let note = format!("both sides counted; largest anonymous memory seen {peak:.0} MB");
+        figures.push(Figure::ratio(name, (bytes as f64 / least / GB, copy / GB), "GB/s", note));
+    }
+    Ok(figures)
+}
+
+/// Runs `work` while another thread looks at the process's anonymous memory every 2 ms; gives the largest it saw, in MB.
+fn watched(work: impl FnOnce() -> anyhow::Result<f64>) -> anyhow::Result<(f64, f64)> {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut peak = anonymous_mb();
+            while !done.load(Ordering::Relaxed) {
+                peak = peak.max(anonymous_mb());
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            peak
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        let peak = watcher.join().unwrap_or(f64::NAN);
+        Ok((result?, peak))
+    })
 }
 
 /// Bytes read a second by a copy of all threads between two buffers of 256 MB.
@@ -163,8 +209,8 @@ fn copy_rate() -> anyhow::Result<f64> {
     Ok(source.len() as f64 / least)
 }
 
-/// Largest anonymous resident memory seen so far in this process, in MB (`RssAnon` of the kernel; file mappings are not in it).
-fn peak_anonymous_mb() -> f64 {
+/// Anonymous resident memory of this process, in MB (`RssAnon` of the kernel; file mappings are not in it).
+fn anonymous_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     line.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse::<f64>().ok())
