@@ -1,13 +1,15 @@
 //! Positions, RoPE indices, row counts, triggers and protected rows of one run against its own manifest.
 //!
-//! Two parts: the step table (gapless positions, `rope_index == position`, row arithmetic, the trigger) and every
-//! dumped keep-set (positions gathered by it, window and prefix kept). Rules that the manifest does not name are not
+//! Three parts: the step table (gapless positions, `rope_index == position`, row arithmetic, the trigger), the tables of
+//! events and samples (round starts, what contradicts itself), and every dumped keep-set (positions gathered by it, window
+//! and prefix kept). What the run should hold and does not never passes. Rules that the manifest does not name are not
 //! checked and said so; they never count as passed.
 
 mod collect;
 mod rules;
 mod sets;
 mod steps;
+mod tables;
 
 use lockstep_traces::store::{RunReader, StepColumn, StepQuery};
 use lockstep_traces::{CheckKind, CheckReport, TraceError, Verdict};
@@ -25,6 +27,7 @@ pub fn check(run: &RunReader) -> Result<CheckReport, TraceError> {
         columns: Some(vec![
             StepColumn::Phase,
             StepColumn::TokenId,
+            StepColumn::NextToken,
             StepColumn::RowsBefore,
             StepColumn::RowsAfter,
             StepColumn::Compaction,
@@ -35,18 +38,16 @@ pub fn check(run: &RunReader) -> Result<CheckReport, TraceError> {
     let (columns, events, samples) = (run.steps(&query)?, run.events(None)?, run.samples()?);
     let rules = Rules::of(run.manifest());
     let mut found = Collector::default();
-    let rows = steps::check(
-        &steps::Table { columns: &columns, events: &events, samples: &samples },
-        &rules,
-        &mut found,
-    );
+    let table = steps::Table { columns: &columns, events: &events, samples: &samples };
+    let rows = steps::check(&table, &rules, &mut found);
+    tables::check(&table, &rules, &mut found);
     let heads = sets::check(run, &events, &samples, &rules, &mut found)?;
     let (skipped, missing) = (found.skipped, found.missing.take());
     let (findings, limits, different) = found.finish();
     let compared = rows + heads;
     let verdict = if !findings.is_empty() {
         Verdict::Diverged
-    } else if compared == 0 {
+    } else if compared == 0 && missing.is_none() {
         Verdict::Incomparable {
             why: "the run holds no rows and no keep-sets: nothing was checked".to_owned(),
         }
