@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Breaks a clean run.
+type Plant = fn(&mut Run);
+
 #[test]
 fn a_missing_dump_or_position_table_does_not_pass() {
     let why = |report: CheckReport| match report.verdict {
@@ -95,7 +98,7 @@ fn a_samples_table_that_contradicts_itself_or_the_rows_is_found() {
     let mut run = clean(30);
     run.sample.generated_ids = generated(PROMPT - 1..30);
     assert_eq!(run.check().verdict, Verdict::Identical);
-    let faults: [(&str, fn(&mut Run)); 4] = [
+    let faults: [(&str, Plant); 4] = [
         ("hash to", |run| run.sample.prompt_ids[2] += 1),
         ("has 4 ids, `prompt_len` says 5", |run| run.sample.prompt_len = Some(5)),
         ("position 5 chose 106, the samples table generates 9", |run| {
