@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use lockstep_reference::select::{
-    Grid, Input, LayerScores, NoiseStream, Plan, Real, Selection, noise_draws, plan_rows,
+    Grid, Input, KeyView, LayerScores, NoiseStream, Plan, Real, Selection, noise_draws, plan_rows,
 };
 use lockstep_traces::store::{DumpFile, RunReader};
-use lockstep_traces::{CheckKind, CheckReport, DumpId, EventRow, PolicySpec, Verdict, stats};
+use lockstep_traces::{
+    CheckKind, CheckReport, DumpId, EventRow, PolicySpec, RuleSet, Verdict, stats,
+};
 
 use super::detail::{EventDetail, HypothesisDetail, SetDetail, SetStatus};
 use super::event::Event;
+use super::facts::{self, Moved};
 use super::findings::{EventNotes, Ledger};
 use super::hypotheses::{Hypothesis, matrix};
 use super::judge::{Judged, judge};
@@ -36,12 +39,17 @@ pub fn check(run: &RunReader, options: &SelectorOptions) -> Result<CheckReport, 
     {
         return Ok(incomparable(why));
     }
+    let rule_set = options.rule_set.or(spec.rule_set);
+    let mut ledger = Ledger::default();
+    let asked = asked(run, options)?;
+    facts::absent(run, &asked, &mut ledger);
     let dumps = wanted(run, options)?;
     if dumps.is_empty() {
+        for event in &asked {
+            ledger.round_start(rule_set, Moved::of(event), event.round_start);
+        }
         let compactions = run.events(options.sample_id.as_deref())?.len();
-        return Ok(incomparable(format!(
-            "none of {compactions} compactions is dumped with its keys or scores; record them again"
-        )));
+        return Ok(ledger.without_dumps(compactions));
     }
     let Some(path) = options.stats.clone().or_else(|| settings::stats_path(run.manifest())) else {
         return Ok(incomparable("the calibration statistics are not given"));
@@ -64,12 +72,14 @@ pub fn check(run: &RunReader, options: &SelectorOptions) -> Result<CheckReport, 
         .filter_map(|sample| Some((sample.sample_id, usize::try_from(sample.prompt_len?).ok()?)));
     let mut checker = Checker {
         options,
+        claimed: spec.rule_set,
+        layers: settings::layers(run.manifest()),
         prompts: prompts.collect(),
         spec: PolicySpec { rule_set: Some(rules.rule_set), ..spec },
         setup: Setup::of(rules),
         model,
         events: run.events(None)?,
-        ledger: Ledger::default(),
+        ledger,
     };
     for (sample_id, ordinal, file) in dumps {
         checker.one(&file, &sample_id, ordinal)?;
@@ -89,6 +99,14 @@ fn incomparable(why: impl Into<String>) -> CheckReport {
         limits: Vec::new(),
         detail: serde_json::Value::Null,
     }
+}
+
+/// Recorded compactions that the options ask for.
+fn asked(run: &RunReader, options: &SelectorOptions) -> Result<Vec<EventRow>, SelectorError> {
+    let chosen = |ordinal| options.ordinals.as_ref().is_none_or(|choice| choice.has(ordinal));
+    let mut events = run.events(options.sample_id.as_deref())?;
+    events.retain(|event| chosen(event.ordinal));
+    Ok(events)
 }
 
 type DumpedCompaction = (String, u32, DumpFile);
@@ -120,30 +138,46 @@ struct Checker<'a> {
     events: Vec<EventRow>,
     /// Prompt lengths by sample.
     prompts: BTreeMap<String, usize>,
+    /// Rule set that the run records, whatever it is judged by.
+    claimed: Option<RuleSet>,
+    /// Layers of the model, where recorded.
+    layers: Option<u32>,
     ledger: Ledger,
 }
 
 impl Checker<'_> {
     fn one(&mut self, file: &DumpFile, sample_id: &str, ordinal: u32) -> Result<(), SelectorError> {
+        let row = self
+            .events
+            .iter()
+            .find(|row| row.sample_id == sample_id && row.ordinal == ordinal)
+            .cloned();
+        let claims = facts::claims(file, sample_id, ordinal, row.as_ref(), self.claimed);
+        let judged = claims.iter().all(|claim| claim.harmless);
+        self.ledger.contradicted(sample_id, ordinal, claims);
+        if !judged {
+            return Ok(());
+        }
         let mut event = Event::read(file, sample_id, ordinal)?;
         event.prompt_len = event.prompt_len.or_else(|| self.prompts.get(sample_id).copied());
-        let rules = &self.setup.rules;
-        if event.prompt_len.is_none() && (rules.protect_prefill || !rules.count_prompt_tokens) {
-            self.ledger.skip(&event, "the prompt's length is not recorded");
+        if let Some(row) = &row {
+            event.absolute_position = usize::try_from(row.absolute_position).unwrap_or(usize::MAX);
+        }
+        let keys = self.keys(file, &event)?;
+        if keys.is_empty() {
+            let recorded = [event.round_start.and_then(|r| u32::try_from(r).ok())];
+            let recorded = recorded.into_iter().chain([row.and_then(|row| row.round_start)]);
+            for round_start in recorded {
+                self.ledger.round_start(self.spec.rule_set, Moved::at(&event), round_start);
+            }
+        }
+        if let Some(why) = self.unusable(&event, &keys) {
+            self.ledger.skip(&event, why);
             return Ok(());
         }
-        let keys = event.keys(file)?;
-        let Some(positions) = event.positions.clone() else {
-            self.ledger.skip(&event, "positions before the compaction are not dumped");
-            return Ok(());
-        };
-        if keys.is_empty() && event.scores.raw.is_none() {
-            self.ledger.skip(&event, "neither keys nor raw scores are dumped");
-            return Ok(());
-        }
-        if event.keep.is_none() && event.scores.is_empty() {
-            self.ledger.skip(&event, "neither keep-sets nor scores are dumped");
-            return Ok(());
+        let Some(positions) = event.positions.clone() else { return Ok(()) };
+        if event.keep.is_none() {
+            self.ledger.skip(&event, "keep-sets (`keep`) are not dumped");
         }
         let known = !keys.is_empty();
         let (mut setup, mut spec) = (self.setup.clone(), self.spec.clone());
@@ -155,6 +189,49 @@ impl Checker<'_> {
         let (detail, notes) = case.run()?;
         self.ledger.add(detail, notes);
         Ok(())
+    }
+
+    /// Keys of every layer that the rule set scores; none where one of them is missing.
+    fn keys<'f>(
+        &mut self,
+        file: &'f DumpFile,
+        event: &Event,
+    ) -> Result<Vec<KeyView<'f>>, SelectorError> {
+        let keys = event.keys(file)?;
+        let layers = self.layers.unwrap_or(u32::MAX);
+        let missing = self
+            .model
+            .stats
+            .layers()
+            .iter()
+            .find(|layer| **layer < layers && !event.layers.contains(layer));
+        match missing {
+            Some(layer) if !keys.is_empty() => {
+                let why =
+                    format!("keys of a scored layer (`pre.k.layer{layer:02}`) are not dumped");
+                self.ledger.skip(event, &why);
+                Ok(Vec::new())
+            }
+            _ => Ok(keys),
+        }
+    }
+
+    /// Why a dump cannot be judged at all, if it cannot.
+    fn unusable(&self, event: &Event, keys: &[KeyView<'_>]) -> Option<&'static str> {
+        let rules = &self.setup.rules;
+        if event.prompt_len.is_none() && (rules.protect_prefill || !rules.count_prompt_tokens) {
+            return Some("the prompt's length is not recorded");
+        }
+        if event.positions.is_none() {
+            return Some("positions before the compaction (`positions.pre`) are not dumped");
+        }
+        if keys.is_empty() && event.scores.raw.is_none() {
+            return Some("neither keys (`pre.k.layerNN`) nor raw scores (`scores.raw`) are dumped");
+        }
+        if event.keep.is_none() && event.scores.is_empty() {
+            return Some("neither keep-sets (`keep`) nor scores are dumped");
+        }
+        None
     }
 
     /// Noise of rule set `hf` as it stands before this compaction: draws of the earlier ones of the sample are passed over.
@@ -274,7 +351,8 @@ impl Case<'_> {
         noise: Option<&NoiseStream>,
     ) -> Result<Option<HypothesisDetail>, SelectorError> {
         let same_scores = hypothesis.setup.scores_like(&self.setup);
-        if !self.known && !same_scores {
+        // Recorded raw scores stand for other rows as well, where those were recorded.
+        if !self.known && !hypothesis.setup.scores_like(&with_z_rows(&self.setup, hypothesis)) {
             return Ok(None);
         }
         let held = exact.raw.as_deref().filter(|_| same_scores);
@@ -334,6 +412,13 @@ impl Case<'_> {
             hypotheses,
         }
     }
+}
+
+/// The setup with the rows of the hypothesis in its z-score.
+fn with_z_rows(setup: &Setup, hypothesis: &Hypothesis) -> Setup {
+    let mut setup = setup.clone();
+    setup.recipe.z_rows = hypothesis.setup.recipe.z_rows;
+    setup
 }
 
 /// Would nothing that is recorded tell the two selections apart?

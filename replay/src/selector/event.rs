@@ -150,7 +150,7 @@ impl Event {
             ranked: reader.grid("scores.final")?,
         };
         Ok(Self {
-            sample_id: reader.text("sample_id").unwrap_or(sample_id).to_owned(),
+            sample_id: sample_id.to_owned(),
             ordinal,
             absolute_position,
             round_start: reader.number("round_start")?,

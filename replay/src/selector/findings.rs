@@ -10,6 +10,7 @@ use lockstep_traces::{
 
 use super::detail::{EventDetail, HypothesisDetail, SelectorDetail, SetStatus};
 use super::event::Event;
+use super::facts::{Claim, Moved};
 use super::setup::Setup;
 
 /// What one compaction could show at all.
@@ -67,6 +68,8 @@ pub(super) struct Ledger {
     events: Vec<(EventDetail, EventNotes)>,
     skipped: u64,
     reasons: BTreeMap<String, Vec<String>>,
+    /// What metadata and tables say against each other, and round starts that need no scores.
+    stated: Vec<Finding>,
 }
 
 impl Ledger {
@@ -87,9 +90,74 @@ impl Ledger {
 
     pub(super) fn skip(&mut self, event: &Event, why: &str) {
         let sets = event.keep.as_ref().map_or(event.kv_heads, |(_, sets)| sets.len());
-        self.skipped += u64::try_from(sets).unwrap_or(u64::MAX);
-        let place = format!("{} #{}", event.sample_id, event.ordinal);
+        let sets = u64::try_from(sets).unwrap_or(u64::MAX);
+        self.skip_sets(&event.sample_id, event.ordinal, sets, why);
+    }
+
+    /// Passes over `sets` keep-sets; a compaction may be passed over for several reasons, and counts once.
+    pub(super) fn skip_sets(&mut self, sample_id: &str, ordinal: u32, sets: u64, why: &str) {
+        let place = format!("{sample_id} #{ordinal}");
+        if !self.reasons.values().any(|places| places.contains(&place)) {
+            self.skipped += sets;
+        }
         self.reasons.entry(why.to_owned()).or_default().push(place);
+    }
+
+    /// A dump's metadata against its name, its event and the manifest.
+    pub(super) fn contradicted(&mut self, sample_id: &str, ordinal: u32, claims: Vec<Claim>) {
+        if claims.iter().any(|claim| !claim.harmless) {
+            let why = "the metadata are of another compaction, the tensors are not judged";
+            self.skip_sets(sample_id, ordinal, 1, why);
+        }
+        self.stated.extend(claims.into_iter().map(|claim| claim.finding));
+    }
+
+    /// A round start as recorded; the first wrong one of a kind is a finding that counts the others.
+    pub(super) fn round_start(
+        &mut self,
+        rule_set: Option<RuleSet>,
+        moved: Moved<'_>,
+        round_start: Option<u32>,
+    ) {
+        let Some(found) = moved.round_start(rule_set, round_start) else { return };
+        let held = self.stated.iter_mut().find(|held| held.title == found.title);
+        let Some(held) = held else { return self.stated.push(found) };
+        if held.location.ordinal == found.location.ordinal
+            && held.location.sample_id == found.location.sample_id
+        {
+            return;
+        }
+        if let Some(count) = held.evidence.iter_mut().find(|fact| fact.name == "compactions") {
+            count.value = (count.value.as_u64().unwrap_or(0) + 1).into();
+        }
+    }
+
+    /// The report of a run whose compactions are not dumped.
+    pub(super) fn without_dumps(self, compactions: usize) -> CheckReport {
+        let none = format!(
+            "none of {compactions} compactions is dumped with its keys or scores; record them again"
+        );
+        let why =
+            self.missing().map_or_else(|| none.clone(), |missing| format!("{none}: {missing}"));
+        let diverged = !self.stated.is_empty();
+        CheckReport {
+            kind: CheckKind::Selector,
+            verdict: if diverged { Verdict::Diverged } else { Verdict::Incomparable { why } },
+            compared: 0,
+            different: 0,
+            skipped: self.skipped,
+            unit: "keep-sets".to_owned(),
+            findings: self.stated,
+            limits: if diverged { vec![none] } else { Vec::new() },
+            detail: serde_json::Value::Null,
+        }
+    }
+
+    /// What was passed over and why, in one line.
+    fn missing(&self) -> Option<String> {
+        let line = |(why, places): (&String, &Vec<String>)| format!("{why}: {}", shorten(places));
+        let lines: Vec<String> = self.reasons.iter().map(line).collect();
+        (!lines.is_empty()).then(|| lines.join("; "))
     }
 
     pub(super) fn report(self, setup: &Setup, mut limits: Vec<String>) -> CheckReport {
@@ -127,12 +195,13 @@ impl Ledger {
     }
 
     fn verdict(&self) -> Verdict {
-        let numbers =
-            |event: &EventDetail| event.stages.iter().map(|stage| stage.compared).sum::<u64>();
-        let compared: u64 = self.events.iter().map(|(event, _)| event.heads + numbers(event)).sum();
+        let compared: u64 = self.events.iter().map(|(event, _)| event.heads).sum();
         let any = |status| self.events.iter().any(|(event, _)| event.status == status);
-        if any(SetStatus::Differs) {
+        if any(SetStatus::Differs) || !self.stated.is_empty() {
             Verdict::Diverged
+        } else if let Some(missing) = self.missing() {
+            let why = format!("{} keep-sets could not be compared: {missing}", self.skipped);
+            Verdict::Incomparable { why }
         } else if compared == 0 {
             Verdict::Incomparable { why: "nothing that was dumped can be compared".to_owned() }
         } else if any(SetStatus::Tie) {
@@ -211,6 +280,7 @@ impl Ledger {
         let mut findings: Vec<Finding> = groups
             .into_iter()
             .filter_map(|((cause, stage), events)| self.finding(setup, cause, &stage, &events))
+            .chain(self.stated.iter().cloned())
             .collect();
         // Named ones first; of two alike the one that more compactions show.
         let weight = |finding: &Finding| {
@@ -354,7 +424,7 @@ fn locate(event: &EventDetail) -> Location {
     location
 }
 
-fn fact(name: &str, value: impl Into<serde_json::Value>) -> Evidence {
+pub(super) fn fact(name: &str, value: impl Into<serde_json::Value>) -> Evidence {
     Evidence { name: name.to_owned(), value: value.into() }
 }
 

@@ -5,6 +5,7 @@ mod check;
 mod detail;
 mod error;
 mod event;
+mod facts;
 mod findings;
 mod hypotheses;
 mod judge;

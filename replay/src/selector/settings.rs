@@ -24,6 +24,11 @@ pub(super) fn policy(manifest: &Manifest) -> Result<PolicySpec, SelectorError> {
     })
 }
 
+/// Layers of the model, where the run records their number.
+pub(super) fn layers(manifest: &Manifest) -> Option<u32> {
+    u32::try_from(manifest.get("model.num_hidden_layers")?.as_u64()?).ok()
+}
+
 /// The statistics file that the run names, where it is still there.
 pub(super) fn stats_path(manifest: &Manifest) -> Option<std::path::PathBuf> {
     let path = std::path::PathBuf::from(manifest.get("policy.stats")?.as_str()?);

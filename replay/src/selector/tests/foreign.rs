@@ -1,17 +1,22 @@
 //! Dumps of another make: missing parts and lies.
 
 use lockstep_traces::store::{RunReader, write_dump};
-use lockstep_traces::{Dump, DumpId, Tensor, Verdict};
+use lockstep_traces::{CheckReport, Dump, DumpId, Tensor, Verdict};
 
 use super::producer::{Recipe, record};
 use crate::selector::{SelectorError, SelectorOptions, check};
 
-/// Replaces the dump of compaction 2 and checks the run.
-fn with_dump(change: impl Fn(&mut Dump)) -> Result<lockstep_traces::CheckReport, SelectorError> {
+/// Replaces the dump of compaction 1 of one and checks the run.
+fn with_dump(change: impl Fn(&mut Dump)) -> Result<CheckReport, SelectorError> {
+    altered(Recipe { compactions: 1, ..Recipe::clean() }, change)
+}
+
+/// Replaces the dump of the last compaction and checks the run.
+fn altered(recipe: Recipe, change: impl Fn(&mut Dump)) -> Result<CheckReport, SelectorError> {
     let dir = tempfile::tempdir().unwrap();
-    let (run, stats) = record(dir.path(), Recipe { compactions: 1, ..Recipe::clean() });
+    let (run, stats) = record(dir.path(), recipe);
     let reader = RunReader::open(&run).unwrap();
-    let id = DumpId::Compaction { sample_id: "one".to_owned(), ordinal: 1 };
+    let id = DumpId::Compaction { sample_id: "one".to_owned(), ordinal: recipe.compactions };
     let file = reader.dump(&id).unwrap().unwrap();
     let tensor = |name: &str| {
         let view = file.get(name).unwrap();
@@ -72,66 +77,74 @@ fn a_kept_row_outside_the_cache_is_an_error_that_names_the_file() {
 #[test]
 fn rows_that_disagree_with_the_metadata_are_an_error() {
     let error = with_dump(|dump| {
-        dump.metadata.insert("rows_before".to_owned(), "47".to_owned());
+        dump.tensors.retain(|t| !t.name.starts_with("pre.k"));
+        let positions = dump.tensors.iter_mut().find(|t| t.name == "positions.pre").unwrap();
+        positions.shape = vec![2, 47];
+        positions.data.truncate(2 * 47 * 4);
     })
     .unwrap_err();
-    assert!(error.to_string().contains("rows_before is 47"), "{error}");
+    assert!(error.to_string().contains("rows_before is 48"), "{error}");
+}
+
+fn why(report: &CheckReport) -> &str {
+    match &report.verdict {
+        Verdict::Incomparable { why } => why,
+        other => panic!("{other:?}: {report:#?}"),
+    }
 }
 
 #[test]
-fn another_number_of_kept_rows_is_a_finding_about_the_budget() {
-    let report = with_dump(|dump| {
-        let keep = dump.tensors.iter_mut().find(|t| t.name == "keep").unwrap();
-        let rows = keep.data.len() / 8;
-        let cut = |bytes: &[u8]| bytes[..rows * 4 - 4].to_vec();
-        keep.data = keep.data.chunks(rows * 4).flat_map(cut).collect();
-        keep.shape[1] -= 1;
-    })
-    .unwrap();
-    assert_eq!(report.verdict, Verdict::Diverged);
-    assert_eq!(
-        report.findings[0].evidence.iter().find(|e| e.name == "first_stage").unwrap().value,
-        "budget"
-    );
+fn what_a_dump_lacks_is_skipped_and_never_a_pass() {
+    let without = |part: &'static str| {
+        altered(Recipe::clean(), |dump| dump.tensors.retain(|t| !t.name.starts_with(part))).unwrap()
+    };
+    let report = without("keep");
+    assert!(why(&report).contains("`keep`"), "{report:#?}");
+    assert_eq!((report.compared, report.skipped), (2, 2));
+    let report = without("pre.k.layer01");
+    assert!(why(&report).contains("`pre.k.layer01`"), "{report:#?}");
+    let alone = with_dump(|dump| dump.tensors.retain(|t| t.name != "keep")).unwrap();
+    assert!(why(&alone).contains("`keep`"), "{alone:#?}");
+    assert_eq!((alone.compared, alone.skipped), (0, 2));
+    // Scores without keys, however, need none.
+    let report = without("pre.k.");
+    assert_eq!((report.verdict, report.skipped), (Verdict::WithinNoise, 0));
 }
 
 #[test]
-fn a_row_swapped_against_the_recorded_scores_is_found_at_the_choice() {
-    let report = with_dump(|dump| {
-        let keep = dump.tensors.iter_mut().find(|t| t.name == "keep").unwrap();
-        let rows: Vec<i32> =
-            keep.data.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
-        let dropped = (6..44).find(|row| !rows[..32].contains(row)).unwrap();
-        let mut first = rows[..32].to_vec();
-        first[10] = dropped;
-        first.sort_unstable();
-        let data: Vec<u8> =
-            first.iter().chain(&rows[32..]).flat_map(|row| row.to_le_bytes()).collect();
-        keep.data = data;
-    })
-    .unwrap();
-    assert_eq!(report.verdict, Verdict::Diverged);
-    assert_eq!(report.different, 1);
-    let finding = &report.findings[0];
-    assert_eq!(finding.cause, None);
-    assert_eq!((finding.location.head, finding.location.stage.as_deref()), (Some(0), Some("keep")));
+fn a_dump_that_an_event_names_and_that_is_not_there_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, stats) = record(dir.path(), Recipe::clean());
+    std::fs::remove_file(run.join("tensors/one/compaction_0002.safetensors")).unwrap();
+    let mut options = SelectorOptions { stats: Some(stats), ..SelectorOptions::default() };
+    let reader = RunReader::open(&run).unwrap();
+    let report = check(&reader, &options).unwrap();
+    assert!(why(&report).contains("compaction_0002.safetensors"), "{report:#?}");
+    assert_eq!((report.compared, report.skipped), (2, 1));
+    options.ordinals = Some(lockstep_traces::Choice::These(vec![1]));
+    let report = check(&reader, &options).unwrap();
+    assert_eq!((report.verdict, report.skipped), (Verdict::WithinNoise, 0));
 }
 
 #[test]
-fn descending_rows_are_found_as_another_order() {
-    let report = with_dump(|dump| {
-        let keep = dump.tensors.iter_mut().find(|t| t.name == "keep").unwrap();
-        let half = keep.data.len() / 2;
-        let rows: Vec<[u8; 4]> =
-            keep.data[..half].as_chunks::<4>().0.iter().rev().copied().collect();
-        let data: Vec<u8> =
-            rows.into_iter().flatten().chain(keep.data[half..].iter().copied()).collect();
-        keep.data = data;
-    })
-    .unwrap();
-    assert_eq!(report.verdict, Verdict::Diverged);
-    assert_eq!(
-        report.findings[0].evidence.iter().find(|e| e.name == "first_stage").unwrap().value,
-        "sort"
-    );
+fn metadata_against_name_event_and_manifest_are_findings_without_cause() {
+    let lies = [
+        ("sample_id", "two", "dump of another compaction"),
+        ("ordinal", "1", "dump of another compaction"),
+        ("rows_before", "47", "dump of another compaction"),
+        ("absolute_position", "48", "dump metadata `absolute_position`"),
+        ("rule_set", "vllm", "dump metadata `rule_set`"),
+    ];
+    for (key, value, title) in lies {
+        let report = altered(Recipe::clean(), |dump| {
+            dump.metadata.insert(key.to_owned(), value.to_owned());
+        })
+        .unwrap();
+        assert_eq!(report.verdict, Verdict::Diverged, "{key}");
+        assert_eq!(report.findings.len(), 1, "{key}: {:#?}", report.findings);
+        let finding = &report.findings[0];
+        assert_eq!((finding.cause, finding.location.ordinal), (None, Some(2)), "{key}");
+        assert!(finding.title.contains(title) && finding.title.contains(key), "{}", finding.title);
+        assert_eq!(report.different, 0, "{key}");
+    }
 }

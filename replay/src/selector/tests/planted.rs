@@ -141,8 +141,32 @@ fn scores_without_keys_are_checked_from_the_recorded_raw_scores() {
     assert!(said(&clean, "keys are not dumped"));
     named(&without(Some(Cause::ZscorePopulation)), Cause::ZscorePopulation, 1, "scores.z");
     named(&without(Some(Cause::LayerMax)), Cause::LayerMax, 1, "scores.final");
-    // A wrong round start sits before the raw scores and cannot be seen from there.
-    assert_eq!(without(Some(Cause::RoundStartRows)).verdict, Verdict::WithinNoise);
+    named(&without(Some(Cause::ZscoreRows)), Cause::ZscoreRows, 1, "scores.z");
+    // A wrong round start sits before the raw scores: what the run says of it tells, where it is not the row count as well.
+    named(&without(Some(Cause::RoundStartRows)), Cause::RoundStartRows, 2, "round_start");
+    let first = Recipe { keys: false, compactions: 1, ..Recipe::with(Cause::RoundStartRows) };
+    let blind = checked(first).0;
+    assert_eq!(blind.verdict, Verdict::WithinNoise, "{blind:#?}");
+    assert!(said(&blind, "a wrong round start would not show"), "{:?}", blind.limits);
+}
+
+#[test]
+fn a_round_start_from_rows_is_named_from_events_alone() {
+    let gone = |recipe| {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, stats) = record(dir.path(), recipe);
+        std::fs::remove_dir_all(run.join("tensors")).unwrap();
+        let options = SelectorOptions { stats: Some(stats), ..SelectorOptions::default() };
+        check(&RunReader::open(&run).unwrap(), &options).unwrap()
+    };
+    let report = gone(Recipe { compactions: 3, ..Recipe::with(Cause::RoundStartRows) });
+    named(&report, Cause::RoundStartRows, 2, "round_start");
+    let count = report.findings[0].evidence.iter().find(|e| e.name == "compactions").unwrap();
+    assert_eq!(count.value, 2);
+    let clean = gone(Recipe::clean());
+    let Verdict::Incomparable { why } = &clean.verdict else { panic!("{clean:#?}") };
+    assert!(why.contains("compaction_0001.safetensors"), "{why}");
+    assert_eq!((clean.skipped, clean.findings.len()), (2, 0));
 }
 
 #[test]

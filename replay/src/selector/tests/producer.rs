@@ -320,7 +320,7 @@ pub(super) fn record(dir: &Path, recipe: Recipe) -> (PathBuf, PathBuf) {
         if compacts {
             ordinal += 1;
             let stages = select(&stats, &cache, n, recipe);
-            writer.event(event(ordinal, n, cache.positions[0].len())).unwrap();
+            writer.event(event(ordinal, n, cache.positions[0].len(), recipe)).unwrap();
             writer.dump(dump(ordinal, n, &cache, &stages, recipe)).unwrap();
             cache = gather(&cache, &stages.keep);
         }
@@ -336,12 +336,14 @@ pub(super) fn record(dir: &Path, recipe: Recipe) -> (PathBuf, PathBuf) {
     (run, path)
 }
 
-fn event(ordinal: u32, n: usize, rows: usize) -> EventRow {
+fn event(ordinal: u32, n: usize, rows: usize, recipe: Recipe) -> EventRow {
+    let fault = recipe.fault == Some(Cause::RoundStartRows);
+    let id = DumpId::Compaction { sample_id: "one".to_owned(), ordinal };
     EventRow {
         sample_id: "one".to_owned(),
         ordinal,
         absolute_position: narrow(n),
-        round_start: Some(narrow(n)),
+        round_start: Some(narrow(if fault { rows } else { n })),
         rows_before: narrow(rows),
         rows_after: narrow(BUDGET),
         protected: 0,
@@ -350,7 +352,7 @@ fn event(ordinal: u32, n: usize, rows: usize) -> EventRow {
         reduce_seconds: 0.0,
         select_seconds: 0.0,
         gather_seconds: 0.0,
-        dump: None,
+        dump: Some(id.relative_path()),
     }
 }
 
