@@ -253,6 +253,16 @@ fn sample_findings(one: &Compared) -> Vec<Finding> {
             evidence: vec![evidence("rows", one.contradictions)],
         });
     }
+    for (side, position, rows) in &one.unfed {
+        out.push(Finding {
+            cause: None,
+            title: format!(
+                "{rows} rows of the {side} side chose another token than was fed next: a trace contradicts itself"
+            ),
+            location: at(Some(*position)),
+            evidence: vec![evidence("side", *side), evidence("rows", *rows)],
+        });
+    }
     out
 }
 

@@ -1,6 +1,6 @@
 //! Comparison of one sample, row by row up to the first fed token that differs.
 
-use lockstep_traces::Phase;
+use lockstep_traces::{Phase, Verdict};
 
 use crate::align::{self, Paired};
 use crate::context::Context;
@@ -18,6 +18,8 @@ pub(crate) struct Compared {
     pub(crate) offsets: Option<Offsets>,
     pub(crate) token_lag: Option<i64>,
     pub(crate) contradictions: u64,
+    /// Rows whose chosen token is not what was fed next, on either side: `left` or `right`, first position, how many.
+    pub(crate) unfed: Vec<(&'static str, u32, u64)>,
 }
 
 /// Compares one sample.
@@ -32,7 +34,7 @@ pub(crate) fn compare(left: &Track<'_>, right: &Track<'_>, ctx: &Context<'_>) ->
     for (n, (l, r)) in paired.pairs.iter().enumerate() {
         let (Some(a), Some(b)) = (left.row(*l), right.row(*r)) else { continue };
         if n < independent {
-            let chosen = (left.chosen(*l), right.chosen(*r));
+            let chosen = decided((left, *l, &a), (right, *r, &b), ctx);
             walk.row(&a, &b, chosen, drives(left, *l) || drives(right, *r), ctx);
         } else {
             walk.points.push(point(&a, &b, None, true));
@@ -49,8 +51,45 @@ pub(crate) fn compare(left: &Track<'_>, right: &Track<'_>, ctx: &Context<'_>) ->
     walk.events(left, right, &paired, independent, ctx);
     walk.notes(ctx, &mut remarks);
     let contradictions = walk.contradictions;
-    let diff = assemble(walk, left, right, &paired, independent, ctx, shift, unfinished, remarks);
-    Compared { diff, offsets: shift, token_lag, contradictions }
+    let mut diff =
+        assemble(walk, left, right, &paired, independent, ctx, shift, unfinished, remarks);
+    let unfed = match token_lag {
+        // A lag says all of it.
+        Some(_) => Vec::new(),
+        None => unfed(left, right),
+    };
+    if let Some((side, position, _)) = unfed.first().filter(|_| diff.verdict.exit_code() == 0) {
+        let why = format!(
+            "the {side} trace contradicts itself: position {position} chose a token that was not fed next"
+        );
+        diff.summary.clone_from(&why);
+        diff.verdict = Verdict::Incomparable { why };
+    }
+    Compared { diff, offsets: shift, token_lag, contradictions, unfed }
+}
+
+fn unfed(left: &Track<'_>, right: &Track<'_>) -> Vec<(&'static str, u32, u64)> {
+    [("left", left), ("right", right)]
+        .into_iter()
+        .filter_map(|(side, track)| {
+            track.contradictions().map(|(position, count)| (side, position, count))
+        })
+        .collect()
+}
+
+/// Tokens that a pair of rows decided: those fed next, and where these do not part the ones that the rows record, if they do.
+/// A teacher's sample is not held against a random draw: its own choices are no draws of that stream.
+fn decided(
+    left: (&Track<'_>, usize, &Row<'_>),
+    right: (&Track<'_>, usize, &Row<'_>),
+    ctx: &Context<'_>,
+) -> (Option<u32>, Option<u32>) {
+    let fed = (left.0.chosen(left.1), right.0.chosen(right.1));
+    let parted = fed.0.zip(fed.1).is_some_and(|(l, r)| l != r);
+    let recorded = (left.2.next_token, right.2.next_token);
+    let differ = recorded.0.zip(recorded.1).is_some_and(|(l, r)| l != r);
+    let drawn = ctx.draws && (left.0.taught || right.0.taught);
+    if differ && !parted && !drawn { recorded } else { fed }
 }
 
 #[expect(clippy::too_many_arguments, reason = "parts of one result, assembled in one place")]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lockstep_traces::foreign::{Loaded, UNKNOWN_TOKEN};
 use lockstep_traces::manifest::ValueEncoding;
 use lockstep_traces::store::StepColumns;
-use lockstep_traces::{EventRow, Manifest, Phase, SampleRow};
+use lockstep_traces::{EventRow, FinishReason, Manifest, Phase, SampleRow, Status};
 
 /// Everything that a comparison reads of one side.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +53,11 @@ impl<'a> Side<'a> {
             }
             if let Some(id) = self.steps.sample_id(start) {
                 let meta = self.samples.iter().find(|row| row.sample_id == id);
-                tracks.push(Track { id, steps: self.steps, start, len: end - start, meta });
+                // A full cache may end a sample with a teacher or without one; an unfinished sample does not say.
+                let taught = meta.map_or(self.manifest.status == Status::Incomplete, |meta| {
+                    matches!(meta.finish, FinishReason::Forced | FinishReason::CacheFull)
+                });
+                tracks.push(Track { id, steps: self.steps, start, len: end - start, meta, taught });
             }
             start = end;
         }
@@ -97,6 +101,8 @@ pub(crate) struct Track<'a> {
     pub(crate) len: usize,
     /// Its row in the samples table.
     pub(crate) meta: Option<&'a SampleRow>,
+    /// A teacher may have fed it: what is fed need not be what the rows chose.
+    pub(crate) taught: bool,
 }
 
 impl<'a> Track<'a> {
@@ -158,6 +164,20 @@ impl<'a> Track<'a> {
             }
             _ => row.next_token,
         }
+    }
+
+    /// Decode rows that were fed another token than the row before them records as chosen: the first position and
+    /// their number. A sample that a teacher may have fed has none.
+    pub(crate) fn contradictions(&self) -> Option<(u32, u64)> {
+        let wrong = (0..self.len.saturating_sub(1)).filter_map(|i| {
+            let (row, next) = (self.row(i)?, self.row(i + 1)?);
+            let follows = next.position == row.position.wrapping_add(1);
+            let fed = self.token(i + 1).filter(|_| follows && next.phase == Phase::Decode)?;
+            row.next_token.filter(|chosen| *chosen != fed).map(|_| row.position)
+        });
+        let mut wrong = wrong.filter(|_| !self.taught);
+        let first = wrong.next()?;
+        Some((first, 1 + wrong.count() as u64))
     }
 
     pub(crate) fn prompt_len(&self) -> Option<u32> {

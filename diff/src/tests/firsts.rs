@@ -247,3 +247,42 @@ fn bucketed_rows_are_compared_as_buckets_only() {
     assert_eq!(report.samples[0].splits.structural.as_ref().unwrap().position, 40);
     assert!(report.limits.iter().any(|limit| limit.contains("rounded up to 32")));
 }
+
+#[test]
+fn a_recorded_choice_parts_though_the_tokens_fed_agree() {
+    use lockstep_traces::FinishReason;
+    let (mut left, mut right) = (dense(5, 30), dense(5, 30));
+    for trace in [&mut left, &mut right] {
+        trace.samples[0].finish = FinishReason::Forced;
+    }
+    let clean = compare(&left.side(), &right.side(), Options::default());
+    assert!(clean.samples[0].splits.token.is_none());
+    assert_eq!(clean.verdict, Verdict::Identical);
+    right.rows[12].next_token = Some(3);
+    let report = compare(&left.side(), &right.side(), Options::default());
+    let split = report.samples[0].splits.token.as_ref().unwrap();
+    let chosen = [&split.left, &split.right].map(|view| view.as_ref().unwrap().chosen);
+    assert_eq!((split.position, chosen), (12, [Some(112), Some(3)]));
+    assert_eq!(report.verdict, Verdict::Diverged);
+    assert!(report.findings.is_empty(), "a teacher's tokens need not be the rows' choices");
+    for trace in [&mut left, &mut right] {
+        trace.manifest.set("sampling.temperature", 0.6, "flag");
+    }
+    let report = compare(&left.side(), &right.side(), Options::default());
+    assert!(report.samples[0].splits.token.is_none(), "a teacher's sample draws from no stream");
+}
+
+#[test]
+fn a_row_that_chose_another_token_than_was_fed_next_contradicts_its_trace() {
+    let mut wrong = dense(5, 30);
+    wrong.rows[12].next_token = Some(3);
+    let report = compare(&wrong.clone().side(), &wrong.side(), Options::default());
+    assert_eq!(report.verdict.exit_code(), 4);
+    assert_eq!(report.findings.len(), 2);
+    let report = compare(&dense(5, 30).side(), &wrong.side(), Options::default());
+    assert_eq!(report.verdict, Verdict::Diverged);
+    assert_eq!((report.findings.len(), report.findings[0].cause), (1, None));
+    assert_eq!(report.findings[0].location.position, Some(12));
+    assert!(report.findings[0].title.contains("right side chose another token"));
+    assert_eq!(report.samples[0].splits.token.as_ref().unwrap().position, 12);
+}
