@@ -1,6 +1,7 @@
 //! Integration tests: the binary as a user types it. One test binary, since each would link everything again.
 
 mod badinput;
+mod commands;
 mod conformance;
 mod faults;
 mod kit;

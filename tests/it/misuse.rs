@@ -12,7 +12,7 @@ fn run(scratch: &Scratch, flags: &[&str]) -> crate::kit::Ran {
 #[test]
 fn flags_out_of_range_are_usage_errors() {
     for (flags, part) in [
-        (&["--policy", "triattention", "--kv-budget", "0"][..], "kv_budget"),
+        (&["--policy", "recent", "--kv-budget", "0"][..], "kv_budget"),
         (&["--temperature", "nan"][..], "temperature"),
         (&["--min-p", "2"][..], "min_p"),
         (&["--batch", "0"][..], "batch"),
