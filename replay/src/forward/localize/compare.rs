@@ -1,6 +1,6 @@
 //! Recorded stages against the reference, with a control beside them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_reference::forward::{Cache, Model, Precision};
 use lockstep_traces::TraceError;
@@ -43,6 +43,8 @@ pub(super) struct Comparison {
     pub(super) skipped: u64,
     pub(super) positions: Vec<u32>,
     pub(super) first: Option<Departure>,
+    /// Stages that some rows hold and others do not.
+    pub(super) missing: Vec<String>,
     worst: BTreeMap<&'static str, (f64, Departure)>,
 }
 
@@ -99,8 +101,7 @@ pub(super) fn compare(
     // Dumps are f32, whatever the arithmetic.
     let roundoff = control.precision().unit_roundoff().max(Precision::F32.unit_roundoff());
     let mut sides = [Side::new(run, recording, truth)?, Side::new(run, recording, control)?];
-    let mut found =
-        Tally { entries: Vec::new(), skipped: 0, layers: truth.hyper().layers, roundoff };
+    let mut found = Tally::new(truth.hyper().layers, roundoff);
     for event in events {
         let stop = event.absolute_position as usize;
         let [exact, same] = [
@@ -114,7 +115,9 @@ pub(super) fn compare(
     for side in &mut sides {
         side.advance(end, chunk, &positions)?;
     }
+    let names: BTreeSet<&str> = observed.iter().flat_map(Observed::names).collect();
     for row in observed {
+        found.gaps(row, &names, &sides[0].stages);
         found.row(run, row, [&sides[0].stages, &sides[1].stages])?;
     }
     Ok(found.finish(positions))
@@ -162,11 +165,33 @@ impl<'a> Side<'a> {
 struct Tally {
     entries: Vec<Departure>,
     skipped: u64,
+    missing: Vec<String>,
     layers: usize,
     roundoff: f64,
 }
 
 impl Tally {
+    const fn new(layers: usize, roundoff: f64) -> Self {
+        Self { entries: Vec::new(), skipped: 0, missing: Vec::new(), layers, roundoff }
+    }
+
+    /// Stages that a row lacks: of a layer of which it holds others, and that are recorded elsewhere.
+    fn gaps(
+        &mut self,
+        row: &Observed,
+        names: &BTreeSet<&str>,
+        exact: &BTreeMap<(u32, usize), Vec<f64>>,
+    ) {
+        for slot in Slot::all(self.layers) {
+            let computed = exact.contains_key(&(row.position, slot.rank(self.layers)));
+            let wanted = computed && names.contains(slot.name) && row.holds(slot.layer);
+            if wanted && row.get(slot.layer, slot.name).is_none() {
+                self.skipped += 1;
+                self.missing.push(format!("{} at position {}", slot.tensor(), row.position));
+            }
+        }
+    }
+
     fn add(
         &mut self,
         position: u32,
@@ -257,6 +282,7 @@ impl Tally {
             compared: self.entries.len() as u64,
             different: self.entries.iter().filter(departs).count() as u64,
             skipped: self.skipped,
+            missing: self.missing,
             positions,
             first: self.entries.iter().find(departs).cloned(),
             worst,

@@ -13,6 +13,7 @@ mod observed;
 mod order;
 mod passes;
 mod rotary;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use self::caches::Caches;
 use self::compare::{Comparison, Departure};
 use self::observed::Observed;
 use self::order::Slot;
+use self::steps::Steps;
 use super::recording::{Event, Recording};
 use super::self_check::figure;
 use crate::ReplayError;
@@ -99,8 +101,9 @@ pub fn localize(
     model_dir: &Path,
     options: &LocalizeOptions,
 ) -> Result<CheckReport, ReplayError> {
+    let steps = steps::check(run, options.sample.as_deref())?;
     let Some(sample) = observed::sample(run, options)? else {
-        return Ok(nothing("no hidden states or caches are recorded; record some"));
+        return Ok(only(steps, "no hidden states or caches are recorded; record some"));
     };
     let recording = Recording::read(run, &sample)?;
     let truth = Model::load(model_dir, Precision::F64)?;
@@ -115,7 +118,8 @@ pub fn localize(
         })
         .collect();
     if observed.is_empty() && events.is_empty() {
-        return Ok(nothing("none of the positions asked for has recorded hidden states or caches"));
+        let why = "none of the positions asked for has recorded hidden states or caches";
+        return Ok(only(steps, why));
     }
     let mut limits = Vec::new();
     let dtype = coarsest(run, &mut limits);
@@ -147,6 +151,7 @@ pub fn localize(
     } else {
         findings.extend(gathers);
     }
+    findings.splice(0..0, unsaid(steps, &findings));
     Ok(report(&recording, &observed, dtype, &comparison, caches, findings))
 }
 
@@ -202,6 +207,7 @@ fn report(
             first.position
         ));
     }
+    limits.extend(comparison.missing.iter().map(|missing| format!("{missing} is not recorded")));
     limits.push(format!(
         "{} of {} rows were looked at; what happens in others shows only through the cache",
         positions.len(),
@@ -242,6 +248,33 @@ fn nothing(why: &str) -> CheckReport {
     }
 }
 
+/// What the rows alone say, where no stage can be compared.
+fn only(steps: Steps, why: &str) -> CheckReport {
+    if steps.findings.is_empty() {
+        return nothing(why);
+    }
+    CheckReport {
+        verdict: Verdict::Diverged,
+        compared: steps.rows,
+        different: steps.findings.len() as u64,
+        unit: "row".to_owned(),
+        findings: steps.findings,
+        limits: vec![why.to_owned()],
+        ..nothing(why)
+    }
+}
+
+/// Findings of the rows that no stage says more closely.
+fn unsaid(steps: Steps, stages: &[Finding]) -> Vec<Finding> {
+    let said = |found: &Finding| {
+        found.cause.is_some()
+            && stages.iter().any(|stage| {
+                stage.cause == found.cause && stage.location.sample_id == found.location.sample_id
+            })
+    };
+    steps.findings.into_iter().filter(|found| !said(found)).collect()
+}
+
 /// Names the first departure.
 fn finding(scene: &Scene<'_>) -> Result<Finding, ReplayError> {
     let departure = scene.departure;
@@ -279,11 +312,14 @@ fn finding(scene: &Scene<'_>) -> Result<Finding, ReplayError> {
 }
 
 fn unnamed(slot: Slot) -> String {
-    match slot.layer {
-        Some(layer) => format!(
-            "layer {layer} {} departs from the reference and no known mistake reproduces it",
-            slot.name
-        ),
-        None => format!("{} departs from the reference", slot.name),
+    const PROJECTED: [&str; 6] = ["q_proj", "k_proj", "v_proj", "attn_out", "mlp_out", "logits"];
+    let place = slot.layer.map_or_else(String::new, |layer| format!("layer {layer} "));
+    let mut title = format!(
+        "{place}{} departs from the reference and no known mistake reproduces it",
+        slot.name
+    );
+    if PROJECTED.contains(&slot.name) {
+        title.push_str("; the weights of that stage may not be the recorded ones");
     }
+    title
 }

@@ -24,6 +24,19 @@ impl Observed {
         self.stages.get(&Slot { layer, name }.rank(self.layers)).map(Vec::as_slice)
     }
 
+    /// Names of the recorded stages.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let held = |slot: &Slot| self.stages.contains_key(&slot.rank(self.layers));
+        Slot::all(self.layers).filter(held).map(|slot| slot.name)
+    }
+
+    /// Is any stage of this layer recorded? What stands outside the layers always counts as wanted.
+    pub(super) fn holds(&self, layer: Option<usize>) -> bool {
+        layer.is_none()
+            || Slot::all(self.layers)
+                .any(|slot| slot.layer == layer && self.get(layer, slot.name).is_some())
+    }
+
     /// Layers of the model.
     pub(super) const fn layers(&self) -> usize {
         self.layers

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use lockstep_testkit::data;
 use lockstep_traces::manifest::Producer;
 use lockstep_traces::store::{RunReader, RunWriter};
-use lockstep_traces::{Cause, CheckReport, DType, Manifest, RecordPlan, TraceSink, Verdict};
+use lockstep_traces::{
+    Cause, CheckReport, DType, Manifest, MemorySink, RecordPlan, TraceSink, Verdict,
+};
 use tempfile::TempDir;
 
 use self::engine::{Engine, Event, Fault, Script, record};
@@ -36,13 +38,20 @@ fn events() -> Vec<Event> {
 }
 
 fn recorded(fault: Option<Fault>, caches: bool, hidden: &[usize]) -> (TempDir, RunReader) {
+    written(sunk(fault, caches, hidden), DType::F32)
+}
+
+fn sunk(fault: Option<Fault>, caches: bool, hidden: &[usize]) -> MemorySink {
     let ids = ids();
     let events = events();
     let script = Script { ids: &ids, prompt: 20, events: &events, hidden, caches };
-    let sink = record(&mut Engine::new(&tiny(), fault), &script);
+    record(&mut Engine::new(&tiny(), fault), &script)
+}
+
+fn written(sink: MemorySink, dtype: DType) -> (TempDir, RunReader) {
     let dir = tempfile::tempdir().unwrap();
     let mut manifest = Manifest::new(Producer::default(), "test");
-    manifest.dtype = Some(DType::F32);
+    manifest.dtype = Some(dtype);
     let mut writer = RunWriter::create(dir.path(), manifest, RecordPlan::default()).unwrap();
     sink.steps.into_iter().for_each(|row| writer.step(row).unwrap());
     sink.events.into_iter().for_each(|row| writer.event(row).unwrap());
@@ -179,4 +188,81 @@ fn what_was_not_recorded_is_said_to_be_unseen() {
         "{:?}",
         whole.limits
     );
+}
+
+/// Localizes after a change to what was recorded.
+fn after(hidden: &[usize], change: impl Fn(&mut MemorySink)) -> CheckReport {
+    let mut sink = sunk(None, false, hidden);
+    let next: Vec<u32> = sink.steps.iter().skip(1).map(|row| row.token_id).collect();
+    for (row, next) in sink.steps.iter_mut().zip(next) {
+        row.next_token = (row.position >= 19).then_some(next);
+        row.rope_index = Some(row.position);
+    }
+    change(&mut sink);
+    let (_dir, run) = written(sink, DType::F32);
+    localize(&run, &tiny(), &LocalizeOptions::default()).unwrap()
+}
+
+#[test]
+fn a_fed_token_that_was_not_chosen_comes_before_every_stage() {
+    let clean = after(&HIDDEN, |_| ());
+    assert_eq!((clean.verdict, clean.findings.len()), (Verdict::WithinNoise, 0));
+    for hidden in [&HIDDEN[..], &[]] {
+        let report = after(hidden, |sink| sink.steps[32].next_token = Some(95));
+        assert_eq!(report.verdict, Verdict::Diverged);
+        let finding = &report.findings[0];
+        assert!(finding.title.contains("not the one chosen"), "{finding:#?}");
+        assert_eq!((finding.cause, finding.location.position), (None, Some(33)));
+    }
+    let forced = after(&HIDDEN, |sink| {
+        sink.steps[32].next_token = Some(95);
+        sink.samples[0].finish = lockstep_traces::FinishReason::Forced;
+    });
+    assert_eq!(forced.verdict, Verdict::WithinNoise, "given tokens were not chosen");
+}
+
+#[test]
+fn a_rotary_index_of_physical_rows_is_named_from_the_rows_alone() {
+    let physical = |sink: &mut MemorySink| {
+        for row in &mut sink.steps {
+            row.rope_index = Some(row.rows_before);
+        }
+    };
+    let report = after(&[], physical);
+    assert_eq!(report.verdict, Verdict::Diverged, "{report:#?}");
+    let finding = &report.findings[0];
+    assert_eq!(finding.cause, Some(Cause::PhysicalPositions));
+    assert_eq!(finding.location.position, Some(30), "the first row after a compaction");
+    let other = after(&[], |sink| sink.steps[40].rope_index = Some(7));
+    assert_eq!((other.findings[0].cause, other.findings[0].location.position), (None, Some(40)));
+}
+
+#[test]
+fn a_stage_missing_from_a_row_is_skipped_and_named() {
+    let report = after(&HIDDEN, |sink| {
+        let id = lockstep_traces::DumpId::Step { sample_id: "s".to_owned(), position: 31 };
+        let dump = sink.dumps.iter_mut().find(|dump| dump.id == id).unwrap();
+        dump.tensors.retain(|tensor| tensor.name != "hidden.layer01.q_rope");
+    });
+    assert_eq!(report.skipped, 1);
+    let named = "hidden.layer01.q_rope at position 31 is not recorded";
+    assert!(report.limits.iter().any(|line| line == named), "{:?}", report.limits);
+}
+
+#[test]
+fn a_projection_that_nothing_explains_points_at_its_weights() {
+    let report = after(&HIDDEN, |sink| {
+        for dump in &mut sink.dumps {
+            for tensor in &mut dump.tensors {
+                if tensor.name == "hidden.layer01.v_proj" {
+                    tensor.data[..4].copy_from_slice(&9.0f32.to_le_bytes());
+                }
+            }
+        }
+    });
+    let finding = &report.findings[0];
+    assert_eq!((finding.cause, finding.location.stage.as_deref()), (None, Some("v_proj")));
+    assert!(finding.title.contains("weights"), "{}", finding.title);
+    let norm = super::unnamed(super::order::Slot { layer: Some(0), name: "out" });
+    assert!(!norm.contains("weights"), "{norm}");
 }
