@@ -17,6 +17,9 @@ pub const MEAN_FACTOR_F32: f64 = 2.0;
 pub const MEAN_FACTOR_HALF: f64 = 3.0;
 /// Factor for the largest error: an extreme of thousands of values scatters more than their mean (msProbe warns at 5).
 pub const MAX_FACTOR: f64 = 5.0;
+/// How far one row may go beyond what the control's largest row and the factor of the means allow: the root mean square of
+/// the few values stored of a row scatters less than their largest does, and the control's largest row is an extreme already.
+pub const ROW_FACTOR: f64 = 4.0;
 
 /// Relative L2 above which a control that claims f32 cannot be f32: 4096 roundings of 2^-24, all one way.
 const CEILING_ROUNDINGS: f64 = 4096.0;
@@ -44,7 +47,13 @@ struct Sums {
     values: u64,
     rows: u64,
     non_finite: u64,
+    /// Target rows that are not finite where the truth is: the first and their number.
+    broken: Option<(u32, u64)>,
     row_max: Vec<(u32, f64)>,
+    /// Largest root mean square error of one row of the target, with its position.
+    worst_row: (u32, f64),
+    /// The same of the control.
+    control_row: f64,
 }
 
 /// Judges `target` by `control` (same dtype) against `truth` (higher precision). All three must have been fed the same
@@ -90,14 +99,20 @@ impl Sums {
     fn row(&mut self, target: &Row<'_>, control: &Row<'_>, truth: &Row<'_>) {
         if target.non_finite() || control.non_finite() || truth.non_finite() {
             self.non_finite += 1;
+            if target.non_finite() && !truth.non_finite() {
+                self.broken.get_or_insert((target.position, 0)).1 += 1;
+            }
             return;
         }
         let (before, mut row_max) = (self.values, 0.0_f64);
+        let (mut target_sq, mut control_sq) = (0.0, 0.0);
         for (id, h) in truth.ids.iter().zip(truth.logits) {
             let Some((t, c)) = target.logit(*id).zip(control.logit(*id)) else { continue };
             let h = f64::from(*h);
             self.target.add(t - h);
             self.control.add(c - h);
+            target_sq += (t - h) * (t - h);
+            control_sq += (c - h) * (c - h);
             row_max = row_max.max((t - h).abs());
             self.truth_sq += h * h;
             self.largest = self.largest.max(h.abs());
@@ -106,6 +121,12 @@ impl Sums {
         if self.values > before {
             self.rows += 1;
             self.row_max.push((target.position, row_max));
+            let values = wide(self.values - before);
+            let (t, c) = ((target_sq / values).sqrt(), (control_sq / values).sqrt());
+            if t > self.worst_row.1 {
+                self.worst_row = (target.position, t);
+            }
+            self.control_row = self.control_row.max(c);
         }
         self.target.flips += u64::from(target.argmax != truth.argmax);
         self.control.flips += u64::from(control.argmax != truth.argmax);
@@ -113,52 +134,10 @@ impl Sums {
 }
 
 fn report(sums: &Sums, against: Control, dtype: DType) -> NoiseReport {
-    let half = matches!(dtype, DType::F16 | DType::Bf16);
-    let mean_factor = if half { MEAN_FACTOR_HALF } else { MEAN_FACTOR_F32 };
-    let mean_reason = if half {
-        "two kernels of one half-precision formula round at different points; mean errors up to 3 times apart"
-    } else {
-        "two summation orders of one f32 formula; mean errors up to 2 times apart"
-    };
     // Stored logits are f32: a control that equals the truth leaves the rounding of the stored values as the floor.
     let floor = ulp(DType::F32, sums.largest).unwrap_or(0.0);
-    let norm = sums.truth_sq.sqrt();
-    let metric = |name: &str, target: f64, control: f64, allowed: f64, floor: f64, reason: &str| {
-        NoiseMetric {
-            name: name.to_owned(),
-            target,
-            control,
-            ratio: (control > 0.0).then(|| target / control),
-            allowed,
-            reason: reason.to_owned(),
-            within: target <= allowed * control + floor,
-        }
-    };
-    let (values, rows) = (wide(sums.values), wide(sums.rows));
-    let mut metrics = Vec::new();
-    if sums.values > 0 {
-        let rmse = |errors: &Errors| (errors.sum_sq / values).sqrt();
-        let relative = |errors: &Errors| if norm > 0.0 { errors.sum_sq.sqrt() / norm } else { 0.0 };
-        let relative_floor = if norm > 0.0 { floor * values.sqrt() / norm } else { 0.0 };
-        let (t, c) = (&sums.target, &sums.control);
-        metrics.push(metric("rmse", rmse(t), rmse(c), mean_factor, floor, mean_reason));
-        metrics.push(metric(
-            "max_abs",
-            t.max_abs,
-            c.max_abs,
-            MAX_FACTOR,
-            floor,
-            "an extreme of many values scatters more than their mean",
-        ));
-        metrics.push(metric(
-            "relative_l2",
-            relative(t),
-            relative(c),
-            mean_factor,
-            relative_floor,
-            mean_reason,
-        ));
-    }
+    let metrics = metrics(sums, dtype, floor);
+    let rows = wide(sums.rows);
     let limit = MAX_FACTOR * sums.control.max_abs + floor;
     let beyond = || sums.row_max.iter().filter(|(_, max)| *max > limit);
     let (verdict, summary) = conclude(sums, &metrics, dtype);
@@ -176,8 +155,58 @@ fn report(sums: &Sums, against: Control, dtype: DType) -> NoiseReport {
     }
 }
 
+/// `target <= allowed * control + floor`, by metric; none where nothing was compared.
+fn metrics(sums: &Sums, dtype: DType, floor: f64) -> Vec<NoiseMetric> {
+    if sums.values == 0 {
+        return Vec::new();
+    }
+    let half = matches!(dtype, DType::F16 | DType::Bf16);
+    let mean_factor = if half { MEAN_FACTOR_HALF } else { MEAN_FACTOR_F32 };
+    let mean_reason = if half {
+        "two kernels of one half-precision formula round at different points; mean errors up to 3 times apart"
+    } else {
+        "two summation orders of one f32 formula; mean errors up to 2 times apart"
+    };
+    let metric = |name: &str, pair: (f64, f64), allowed: f64, floor: f64, reason: &str| {
+        let (target, control) = pair;
+        NoiseMetric {
+            name: name.to_owned(),
+            target,
+            control,
+            ratio: (control > 0.0).then(|| target / control),
+            allowed,
+            reason: reason.to_owned(),
+            within: target <= allowed * control + floor,
+        }
+    };
+    let (values, norm) = (wide(sums.values), sums.truth_sq.sqrt());
+    let rmse = |errors: &Errors| (errors.sum_sq / values).sqrt();
+    let relative = |errors: &Errors| if norm > 0.0 { errors.sum_sq.sqrt() / norm } else { 0.0 };
+    let relative_floor = if norm > 0.0 { floor * values.sqrt() / norm } else { 0.0 };
+    let (t, c) = (&sums.target, &sums.control);
+    let max_reason = "an extreme of many values scatters more than their mean";
+    let row_reason = format!(
+        "the worst row, at position {}, against the control's largest row; one row of few values scatters up to \
+         {ROW_FACTOR} times more than the mean of all",
+        sums.worst_row.0
+    );
+    let row = (sums.worst_row.1, sums.control_row);
+    vec![
+        metric("rmse", (rmse(t), rmse(c)), mean_factor, floor, mean_reason),
+        metric("max_abs", (t.max_abs, c.max_abs), MAX_FACTOR, floor, max_reason),
+        metric("relative_l2", (relative(t), relative(c)), mean_factor, relative_floor, mean_reason),
+        metric("row_rmse", row, ROW_FACTOR * mean_factor, floor, &row_reason),
+    ]
+}
+
 fn conclude(sums: &Sums, metrics: &[NoiseMetric], dtype: DType) -> (Verdict, String) {
     let inconclusive = |why: String| (Verdict::Incomparable { why: why.clone() }, why);
+    if let Some((position, rows)) = sums.broken {
+        let text = format!(
+            "{rows} rows of the target are not finite where the truth is, first at position {position}"
+        );
+        return (Verdict::Diverged, text);
+    }
     if sums.values == 0 {
         return inconclusive(
             "target, control and truth have no finite logit of a common row in common".to_owned(),
@@ -205,8 +234,13 @@ fn conclude(sums: &Sums, metrics: &[NoiseMetric], dtype: DType) -> (Verdict, Str
         Some(metric) => (
             Verdict::Diverged,
             format!(
-                "beyond noise: {figures}; {} is {} the control's, {} allowed",
+                "beyond noise: {figures}; {}{} is {} the control's, {} allowed",
                 metric.name,
+                if metric.name == "row_rmse" {
+                    format!(" at position {}", sums.worst_row.0)
+                } else {
+                    String::new()
+                },
                 metric.ratio.map_or("above".to_owned(), |ratio| format!("{ratio:.1} times")),
                 metric.allowed
             ),

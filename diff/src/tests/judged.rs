@@ -243,3 +243,49 @@ fn the_answer_reads_back_from_json() {
     let back: crate::DiffReport = serde_json::from_str(&text).unwrap();
     assert_eq!(back, report);
 }
+
+/// Three values a row; errors of the row at index `at`.
+fn with_errors(errors: impl Fn(usize) -> [f32; 3]) -> Trace {
+    let mut trace = dense(4, 40).dtype(DType::F32);
+    for (at, row) in trace.rows.iter_mut().enumerate() {
+        for (logit, error) in row.top_logits.iter_mut().zip(errors(at)) {
+            *logit += error;
+        }
+    }
+    trace
+}
+
+#[test]
+fn one_row_far_beyond_every_row_of_the_control_is_beyond_noise() {
+    let (mut truth, mut control) =
+        (with_errors(|_| [0.0; 3]), with_errors(|_| [1.0 / 4096.0, 0.0, 0.0]));
+    let mut judged = |size: f32| {
+        let row = [size / 4096.0; 3];
+        let mut target = with_errors(|at| if at == 30 { row } else { [0.0; 3] });
+        crate::noise::judge(&target.side(), &control.side(), &truth.side())
+    };
+    // The row's mean error is sqrt(3) times `size`: 8 are allowed, and 5 for the largest value.
+    let clean = judged(4.5);
+    assert_eq!(clean.verdict, Verdict::WithinNoise, "{}", clean.summary);
+    let far = judged(4.75);
+    assert_eq!(far.verdict, Verdict::Diverged, "{}", far.summary);
+    assert!(far.summary.contains("row_rmse at position 30"), "{}", far.summary);
+    let metric = far.metrics.iter().find(|metric| metric.name == "row_rmse").unwrap();
+    assert!((metric.ratio.unwrap() - 4.75 * 3f64.sqrt()).abs() < 0.02, "{metric:?}");
+    assert!(metric.reason.contains("position 30"));
+    assert!(far.metrics.iter().filter(|metric| !metric.within).count() == 1);
+}
+
+#[test]
+fn a_target_that_is_not_finite_where_the_truth_is_diverges() {
+    let mut control = with_errors(|_| [1.0 / 4096.0, 0.0, 0.0]);
+    let (mut truth, mut target) = (with_errors(|_| [0.0; 3]), with_errors(|_| [0.0; 3]));
+    let broken = |trace: &mut Trace| trace.rows[9].top_logits[1] = f32::NAN;
+    broken(&mut target);
+    let noise = crate::noise::judge(&target.side(), &control.side(), &truth.side());
+    assert_eq!(noise.verdict, Verdict::Diverged);
+    assert!(noise.summary.contains("first at position 9"), "{}", noise.summary);
+    broken(&mut truth);
+    let noise = crate::noise::judge(&target.side(), &control.side(), &truth.side());
+    assert_eq!((noise.verdict, noise.rows), (Verdict::WithinNoise, 43));
+}
