@@ -11,8 +11,8 @@ use lockstep_runtime::select::{CacheView, Dims, Keys, Rules, SelectInput, Select
 use lockstep_traces::hash::sha256_file;
 use lockstep_traces::store::{DumpFile, RunWriter, TensorView};
 use lockstep_traces::{
-    Cause, DType, Dump, DumpId, EventRow, FinishReason, Manifest, PolicyKind, PolicySpec,
-    RecordPlan, SampleRow, Tensor, TraceSink as _,
+    Cause, DType, Dump, DumpId, EventRow, Manifest, PolicyKind, PolicySpec, RecordPlan, SampleRow,
+    Tensor, TraceSink as _,
 };
 use serde_json::json;
 
@@ -175,7 +175,7 @@ pub(crate) fn record(job: &CacheJob<'_>) -> anyhow::Result<Chosen> {
         RunWriter::create(job.out, manifest(job, &cache, &selector)?, job.plan.clone())?;
     writer.dump(dump(&cache, next, &selection))?;
     writer.event(event(&cache, next, &selection))?;
-    writer.sample(sample())?;
+    writer.sample(SampleRow { prompt_len: Some(0), ..SampleRow::bare(SAMPLE) })?;
     writer.finish()?;
     Ok(Chosen { rows: cache.rows, kept: selection.keep.len(), next, shape: selection.keep.shape() })
 }
@@ -262,26 +262,5 @@ fn event(cache: &Cache, next: u32, selection: &Selection) -> EventRow {
         select_seconds: selection.seconds.select,
         gather_seconds: 0.0,
         dump: Some(id.relative_path()),
-    }
-}
-
-fn sample() -> SampleRow {
-    SampleRow {
-        sample_id: SAMPLE.to_owned(),
-        prompt_ids: Vec::new(),
-        prompt_ids_sha256: lockstep_traces::hash::ids_sha256(&[]),
-        prompt_text_sha256: None,
-        prompt_len: Some(0),
-        base_seed: None,
-        seed_index: None,
-        effective_seed: None,
-        generated_ids: Vec::new(),
-        text: None,
-        gold: None,
-        answer: None,
-        answer_rule: None,
-        finish: FinishReason::Unknown,
-        prefill_seconds: 0.0,
-        decode_seconds: 0.0,
     }
 }

@@ -140,3 +140,28 @@ pub struct SampleRow {
     /// Seconds of decode.
     pub decode_seconds: f64,
 }
+
+impl SampleRow {
+    /// A row of which nothing is known but the id: no prompt, no tokens, no times.
+    #[must_use]
+    pub fn bare(sample_id: impl Into<String>) -> Self {
+        Self {
+            sample_id: sample_id.into(),
+            prompt_ids: Vec::new(),
+            prompt_ids_sha256: crate::hash::ids_sha256(&[]),
+            prompt_text_sha256: None,
+            prompt_len: None,
+            base_seed: None,
+            seed_index: None,
+            effective_seed: None,
+            generated_ids: Vec::new(),
+            text: None,
+            gold: None,
+            answer: None,
+            answer_rule: None,
+            finish: FinishReason::Unknown,
+            prefill_seconds: 0.0,
+            decode_seconds: 0.0,
+        }
+    }
+}

@@ -346,22 +346,12 @@ fn write_trace(dir: &Path) -> anyhow::Result<()> {
 
 fn sample(generated_ids: Vec<u32>) -> SampleRow {
     SampleRow {
-        sample_id: "bench".to_owned(),
         prompt_ids: vec![0],
         prompt_ids_sha256: lockstep_traces::hash::ids_sha256(&[0]),
-        prompt_text_sha256: None,
         prompt_len: Some(1),
-        base_seed: None,
-        seed_index: None,
-        effective_seed: None,
         generated_ids,
-        text: None,
-        gold: None,
-        answer: None,
-        answer_rule: None,
         finish: FinishReason::Length,
-        prefill_seconds: 0.0,
-        decode_seconds: 0.0,
+        ..SampleRow::bare("bench")
     }
 }
 
