@@ -255,7 +255,17 @@ impl Tally {
             }
         }
         let faults: Vec<HeadFault> = tasks.par_iter().filter_map(HeadTask::check).collect();
-        self.compared += tasks.len() as u64;
+        let tells = |task: &HeadTask<'_>| !task.flat() || faults.iter().any(|fault| fault.of(task));
+        let told = tasks.par_iter().filter(|task| tells(task)).count();
+        if told < tasks.len() {
+            let blind = tasks.len() - told;
+            let place = format!("{sample_id} compaction {ordinal}");
+            self.skip(
+                blind as u64,
+                format!("{place}: rows before are all equal, a gather cannot be told ({blind} of {} head tensors)", tasks.len()),
+            );
+        }
+        self.compared += told as u64;
         self.different += faults.len() as u64;
         self.rows += tasks.iter().map(|task| task.keep.len() as u64).sum::<u64>();
         self.bytes += tasks.iter().map(|task| 2 * task.post.len() as u64).sum::<u64>();

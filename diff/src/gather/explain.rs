@@ -1,6 +1,6 @@
 //! Names for what went wrong in a gather.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_traces::{Cause, Evidence, Finding, Location};
 
@@ -59,8 +59,7 @@ impl Place<'_> {
 }
 
 fn task_of<'a, 'b>(tasks: &'a [HeadTask<'b>], fault: &HeadFault) -> Option<&'a HeadTask<'b>> {
-    let key = (fault.layer, fault.kind, fault.head);
-    tasks.iter().find(|task| (task.layer, task.kind, task.head) == key)
+    tasks.iter().find(|task| fault.of(task))
 }
 
 /// Turns the faulty heads of one dump into findings.
@@ -84,7 +83,13 @@ pub(crate) fn explain(
             });
         }
     }
-    let sorted = sort(faults, tasks);
+    let mut sorted = sort(faults, tasks);
+    let heads: BTreeSet<usize> = sorted.isolated.iter().map(|fault| fault.head).collect();
+    for head in heads {
+        let Some(moved) = another_set(&sorted.isolated, tasks, head) else { continue };
+        sorted.isolated.retain(|fault| fault.head != head);
+        findings.push(misnamed(&moved, head, &place));
+    }
     if let Some(first) = sorted.unmoved.first() {
         findings.push(Finding {
             cause: Some(Cause::ValueNotGathered),
@@ -124,6 +129,58 @@ pub(crate) fn explain(
             location: place.whole(),
             evidence: Vec::new(),
         });
+    }
+}
+
+/// Row after, row before that `keep` names for it, row before that it holds.
+type Moved = (usize, Option<u32>, usize);
+
+/// The rows of `head` that hold other rows before than `keep` names, where K and V of every layer hold the same ones: one
+/// set was applied to all and another one recorded. A stale row stands in some layer or in one of K and V only; with one
+/// layer the two cannot be told apart.
+fn another_set(isolated: &[&HeadFault], tasks: &[HeadTask<'_>], head: usize) -> Option<Vec<Moved>> {
+    let of_head: Vec<&HeadTask<'_>> = tasks.iter().filter(|task| task.head == head).collect();
+    let layers: BTreeSet<u32> = of_head.iter().map(|task| task.layer).collect();
+    if layers.len() < 2 || of_head.len() != 2 * layers.len() {
+        return None;
+    }
+    let mut all: Option<Vec<Moved>> = None;
+    for task in of_head {
+        let fault = isolated.iter().find(|fault| fault.of(task))?;
+        let moved = |row: &usize| Some((*row, task.keep.get(*row).copied(), task.source_of(*row)?));
+        let moved: Vec<Moved> = fault.rows.iter().map(moved).collect::<Option<_>>()?;
+        if fault.bad != moved.len() || all.as_ref().is_some_and(|all| *all != moved) {
+            return None;
+        }
+        all = Some(moved);
+    }
+    all.filter(|moved| !moved.is_empty())
+}
+
+fn misnamed(moved: &[Moved], head: usize, place: &Place<'_>) -> Finding {
+    let first = moved.first();
+    let text = first.map_or_else(String::new, |(row, wanted, holds)| {
+        format!(
+            "row {row} after holds row {holds} before, `keep` names row {}",
+            wanted.unwrap_or(0)
+        )
+    });
+    Finding {
+        cause: None,
+        title: format!(
+            "the keep-set is not the one that was applied: in K and V of every layer {text}"
+        ),
+        location: Location {
+            head: u32::try_from(head).ok(),
+            row: first.and_then(|(row, ..)| u32::try_from(*row).ok()),
+            stage: Some("keep".to_owned()),
+            ..place.whole()
+        },
+        evidence: vec![
+            evidence("rows", moved.iter().map(|(row, ..)| *row).collect::<Vec<_>>()),
+            evidence("keep", moved.iter().map(|(_, wanted, _)| *wanted).collect::<Vec<_>>()),
+            evidence("equals_row", moved.iter().map(|(.., holds)| *holds).collect::<Vec<_>>()),
+        ],
     }
 }
 

@@ -30,6 +30,13 @@ pub(crate) struct HeadFault {
     pub(crate) identity: bool,
 }
 
+impl HeadFault {
+    /// Is this the fault of `task`?
+    pub(crate) fn of(&self, task: &HeadTask<'_>) -> bool {
+        (self.layer, self.kind, self.head) == (task.layer, task.kind, task.head)
+    }
+}
+
 /// Rows named of one head.
 const NAMED: usize = 16;
 
@@ -70,6 +77,14 @@ impl HeadTask<'_> {
             out_of_range,
             identity: self.pre.get(..self.post.len()) == Some(self.post),
         })
+    }
+
+    /// More than one row before and all of them equal: any gather would give these rows after.
+    pub(crate) fn flat(&self) -> bool {
+        let mut rows = self.pre.chunks_exact(self.row_bytes);
+        let first = rows.next();
+        let others = rows.len() > 0;
+        others && rows.all(|row| Some(row) == first)
     }
 
     /// Row before whose bytes stand in row `row` after.

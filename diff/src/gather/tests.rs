@@ -283,3 +283,49 @@ fn a_dump_of_another_compaction_is_told_by_its_metadata() {
         assert_eq!(wrong.findings[0].cause, None);
     }
 }
+
+#[test]
+fn one_wrong_index_of_the_keep_set_is_no_stale_row() {
+    let mut plan = Plan::clean();
+    // Row 4 of head 1 is named twice: 3 stands for 8, and every tensor holds 8.
+    plan.keep[1][4] = 3;
+    plan.set_keep();
+    let report = plan.check().unwrap();
+    assert_eq!((report.different, report.findings.len()), (4, 1));
+    let finding = &report.findings[0];
+    assert_eq!((finding.cause, finding.location.head), (None, Some(1)));
+    assert!(finding.title.starts_with("the keep-set is not the one that was applied"));
+    assert!(finding.title.contains("row 4 after holds row 8 before, `keep` names row 3"));
+    // The same row stale in all tensors but one, or holding another row in one, stays a stale row.
+    for (last, from) in [(1, None), (2, Some(6))] {
+        let mut plan = Plan::clean();
+        for (at, letter) in ["k", "v"].into_iter().enumerate() {
+            plan.overwrite(letter, 0, 1, 4, 7);
+            if at < last {
+                plan.overwrite(letter, 1, 1, 4, from.filter(|_| at == 1).unwrap_or(7));
+            }
+        }
+        let report = plan.check().unwrap();
+        assert!(report.findings.iter().all(|finding| finding.cause == Some(Cause::StaleRow)));
+    }
+}
+
+#[test]
+fn rows_that_are_all_equal_cannot_tell_a_gather() {
+    let flat = |only: &str| {
+        let mut plan = Plan::clean();
+        for (name, tensor) in &mut plan.tensors {
+            if name.contains(only) {
+                tensor.data.fill(0);
+            }
+        }
+        plan.check().unwrap()
+    };
+    let all = flat(".layer");
+    assert_eq!((all.compared, all.skipped, all.verdict.exit_code()), (0, 8, 4));
+    let one = flat(".v.layer01");
+    assert_eq!((one.compared, one.skipped), (6, 2));
+    let Verdict::Incomparable { why } = &one.verdict else { panic!("{:?}", one.verdict) };
+    assert!(why.contains("rows before are all equal, a gather cannot be told"), "{why}");
+    assert_eq!(flat("pre.v.layer01").verdict, Verdict::Diverged);
+}
