@@ -7,6 +7,7 @@
 mod attention;
 mod caches;
 mod compare;
+mod epsilon;
 mod keys;
 mod norm;
 mod observed;
@@ -21,7 +22,7 @@ use std::path::Path;
 
 use lockstep_reference::forward::{Model, Precision};
 use lockstep_traces::store::RunReader;
-use lockstep_traces::{CheckKind, CheckReport, Evidence, Finding, Location, Verdict};
+use lockstep_traces::{Cause, CheckKind, CheckReport, Evidence, Finding, Location, Verdict};
 use serde_json::{Value, json};
 
 use self::caches::Caches;
@@ -150,6 +151,14 @@ pub fn localize(
         findings.splice(0..0, gathers);
     } else {
         findings.extend(gathers);
+    }
+    let own = run.manifest().dtype.and_then(Precision::of).unwrap_or(dtype);
+    let bits = epsilon::check(&sample, &observed, &truth, own)?;
+    caches.limits.extend(bits.limit);
+    if !findings.iter().any(|found| found.cause == Some(Cause::NormEpsilon)) {
+        // Every stage after a norm inherits its error: a departure that nothing names comes second.
+        let place = usize::from(findings.first().is_some_and(|found| found.cause.is_some()));
+        findings.splice(place..place, bits.finding);
     }
     findings.splice(0..0, unsaid(steps, &findings));
     Ok(report(&recording, &observed, dtype, &comparison, caches, findings))

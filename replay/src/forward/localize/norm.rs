@@ -1,6 +1,6 @@
 //! Hypotheses about a norm: skipped, or with another epsilon.
 
-use lockstep_reference::forward::{Precision, stages};
+use lockstep_reference::forward::{Model, Precision, stages};
 use lockstep_traces::Cause;
 
 use super::compare::distance;
@@ -21,7 +21,7 @@ pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
     let Some(pair) = scene.row().and_then(|row| input(row, slot.layer, slot.name)) else {
         return Ok(None);
     };
-    let weight = weight(scene, slot.layer, slot.name)?;
+    let weight = weight(scene.model, slot.layer, slot.name)?;
     let pair = Pair { input: pair.0, output: pair.1, weight };
     if matches!(slot.name, "q_norm" | "k_norm") {
         let error = distance(&pair.input, pair.output);
@@ -43,7 +43,7 @@ pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
 }
 
 /// Input and output of a norm stage as recorded.
-fn input<'a>(
+pub(super) fn input<'a>(
     row: &'a Observed,
     layer: Option<usize>,
     name: &'static str,
@@ -62,12 +62,12 @@ fn input<'a>(
     Some((input, output))
 }
 
-fn weight(
-    scene: &Scene<'_>,
+pub(super) fn weight(
+    model: &Model,
     layer: Option<usize>,
     name: &'static str,
 ) -> Result<Vec<f64>, ReplayError> {
-    let hyper = scene.model.hyper();
+    let hyper = model.hyper();
     let inside = |part: &str| format!("model.layers.{}.{part}.weight", layer.unwrap_or(0));
     let (tensor, width) = match name {
         "input_norm" => (inside("input_layernorm"), hyper.hidden),
@@ -76,7 +76,7 @@ fn weight(
         "k_norm" => (inside("self_attn.k_norm"), hyper.head_dim),
         _ => ("model.norm.weight".to_owned(), hyper.hidden),
     };
-    let weights = scene.model.weights();
+    let weights = model.weights();
     let values = weights.widen(&tensor, &[width], Precision::F64)?.to_vec1::<f64>();
     values.map_err(|error| lockstep_reference::ReferenceError::from(error).into())
 }

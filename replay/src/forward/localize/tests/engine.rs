@@ -44,6 +44,13 @@ pub(super) struct Engine {
     fault: Option<Fault>,
     loaded: BTreeMap<String, Vec<f32>>,
     cache: Vec<Vec<Head>>,
+    /// Norms, projections and sums are rounded to bfloat16.
+    narrow: bool,
+}
+
+fn brain(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -56,14 +63,27 @@ impl Engine {
         let heads = vec![Head::default(); hyper.kv_heads];
         let cache = vec![heads; hyper.layers];
         let weights = Weights::open(dir).unwrap();
-        Self { hyper, weights, fault, loaded: BTreeMap::new(), cache }
+        Self { hyper, weights, fault, loaded: BTreeMap::new(), cache, narrow: false }
+    }
+
+    pub(super) fn narrow(mut self) -> Self {
+        self.narrow = true;
+        self
+    }
+
+    fn round(&self, value: f32) -> f32 {
+        if self.narrow { brain(value) } else { value }
     }
 
     fn weight(&mut self, name: &str, shape: &[usize]) -> Vec<f32> {
         let weights = &self.weights;
         let read = || {
             let tensor = weights.widen(name, shape, Precision::F32).unwrap();
-            tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            let mut values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            if self.narrow {
+                values.iter_mut().for_each(|value| *value = brain(*value));
+            }
+            values
         };
         self.loaded.entry(name.to_owned()).or_insert_with(read).clone()
     }
@@ -71,7 +91,7 @@ impl Engine {
     fn linear(&mut self, layer: usize, name: &str, x: &[f32], out: usize) -> Vec<f32> {
         let full = format!("model.layers.{layer}.{name}.weight");
         let weight = self.weight(&full, &[out, x.len()]);
-        weight.chunks_exact(x.len()).map(|row| dot(row, x)).collect()
+        weight.chunks_exact(x.len()).map(|row| self.round(dot(row, x))).collect()
     }
 
     fn norm(&mut self, name: &str, x: &[f32], width: usize) -> Vec<f32> {
@@ -83,7 +103,8 @@ impl Engine {
         x.chunks_exact(width)
             .flat_map(|piece| {
                 let scale = 1.0 / (dot(piece, piece) / width as f32 + eps).sqrt();
-                piece.iter().zip(&weight).map(move |(v, w)| v * scale * w).collect::<Vec<_>>()
+                let scaled = |(v, w): (&f32, &f32)| self.round(self.round(v * scale) * w);
+                piece.iter().zip(&weight).map(scaled).collect::<Vec<_>>()
             })
             .collect()
     }
@@ -104,6 +125,7 @@ impl Engine {
                 turned[half + i] = head[half + i] * cos + head[i] * sin;
             }
         }
+        out.iter_mut().for_each(|value| *value = self.round(*value));
         out
     }
 
@@ -168,7 +190,7 @@ impl Engine {
                 let attended = self.linear(layer, "self_attn.o_proj", &mixed, h.hidden);
                 put(row, "attn_out", &attended);
                 let x = &mut x[row];
-                x.iter_mut().zip(&attended).for_each(|(x, a)| *x += a);
+                x.iter_mut().zip(&attended).for_each(|(x, a)| *x = self.round(*x + a));
                 let normed = self.norm(
                     &format!("model.layers.{layer}.post_attention_layernorm.weight"),
                     x,
@@ -177,11 +199,14 @@ impl Engine {
                 put(row, "post_norm", &normed);
                 let gate = self.linear(layer, "mlp.gate_proj", &normed, h.intermediate);
                 let up = self.linear(layer, "mlp.up_proj", &normed, h.intermediate);
-                let inner: Vec<f32> =
-                    gate.iter().zip(&up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+                let inner: Vec<f32> = gate
+                    .iter()
+                    .zip(&up)
+                    .map(|(g, u)| self.round(self.round(g / (1.0 + (-g).exp())) * u))
+                    .collect();
                 let mlp = self.linear(layer, "mlp.down_proj", &inner, h.hidden);
                 put(row, "mlp_out", &mlp);
-                x.iter_mut().zip(&mlp).for_each(|(x, m)| *x += m);
+                x.iter_mut().zip(&mlp).for_each(|(x, m)| *x = self.round(*x + m));
                 put(row, "out", x);
             }
         }
@@ -208,7 +233,7 @@ impl Engine {
             let total: f32 = shares.iter().sum();
             for i in 0..h.head_dim {
                 let sum: f32 = shares.iter().zip(&cache.v).map(|(share, v)| share * v[i]).sum();
-                out.push(sum / total);
+                out.push(self.round(sum / total));
             }
         }
         out

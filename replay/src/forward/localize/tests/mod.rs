@@ -266,3 +266,25 @@ fn a_projection_that_nothing_explains_points_at_its_weights() {
     let norm = super::unnamed(super::order::Slot { layer: Some(0), name: "out" });
     assert!(!norm.contains("weights"), "{norm}");
 }
+
+#[test]
+fn another_epsilon_in_bfloat16_shows_in_the_bits() {
+    let ids = ids();
+    let hidden: Vec<usize> = (0..48).collect();
+    let checked = |fault| {
+        let script = Script { ids: &ids, prompt: 20, events: &[], hidden: &hidden, caches: false };
+        let sink = record(&mut Engine::new(&tiny(), fault).narrow(), &script);
+        let (_dir, run) = written(sink, DType::Bf16);
+        localize(&run, &tiny(), &LocalizeOptions::default()).unwrap()
+    };
+    let clean = checked(None);
+    assert_eq!(clean.verdict, Verdict::WithinNoise, "{:#?}", clean.findings);
+    assert!(clean.limits.iter().any(|line| line.contains("norm epsilon")), "{:?}", clean.limits);
+    let wrong = checked(Some(Fault::Epsilon(1e-5)));
+    assert_eq!(wrong.verdict, Verdict::Diverged);
+    let finding = &wrong.findings[0];
+    assert_eq!(finding.cause, Some(Cause::NormEpsilon), "{finding:#?}");
+    assert!(finding.title.contains("1e-5"), "{finding:#?}");
+    let wide = located(None, false);
+    assert!(!wide.limits.iter().any(|line| line.contains("norm epsilon")), "{:?}", wide.limits);
+}
