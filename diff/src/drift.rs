@@ -15,7 +15,8 @@ use crate::report::{DriftCell, DriftReport, DriftRow};
 pub struct DriftOptions<'a> {
     /// A second reference of the target's dtype: its own drift from the baseline is what counts as noise.
     pub control: Option<&'a RunReader>,
-    /// Fixed tolerance where there is no control.
+    /// Fixed tolerance where there is no control; without either, [`default_tolerance`] of the coarser dtype of the two
+    /// manifests, and no judgement where neither names one.
     pub tolerance: Option<&'a Tolerance>,
 }
 
@@ -43,6 +44,13 @@ pub fn compare(
     right: &RunReader,
     options: DriftOptions<'_>,
 ) -> Result<Vec<DriftReport>, TraceError> {
+    let dtypes = [left.manifest().dtype, right.manifest().dtype];
+    let coarser = dtypes.into_iter().flatten().max_by(|a, b| ceiling(*a).total_cmp(&ceiling(*b)));
+    let fallback = coarser.map(default_tolerance);
+    let options = match options.control {
+        Some(_) => options,
+        None => DriftOptions { tolerance: options.tolerance.or(fallback.as_ref()), ..options },
+    };
     let (lefts, rights) = (steps(left)?, steps(right)?);
     let mut out = Vec::new();
     for (sample_id, positions) in &lefts {
@@ -115,7 +123,7 @@ impl Table {
             let tensors: BTreeSet<&str> = names(&l).chain(names(&r)).collect();
             for tensor in tensors {
                 let row = cells.entry(tensor.to_owned()).or_default();
-                row.resize(column, missing("not dumped at this position"));
+                row.resize(column, missing(NOT_HERE));
                 let mut cell = cell(&l, &r, tensor)?;
                 if let Some(control) = &control {
                     cell.control = self::cell(&l, control, tensor)?.relative_l2;
@@ -124,7 +132,7 @@ impl Table {
             }
         }
         for row in cells.values_mut() {
-            row.resize(positions.len(), missing("not dumped at this position"));
+            row.resize(positions.len(), missing(NOT_HERE));
         }
         Ok(Self { cells })
     }
@@ -150,24 +158,36 @@ impl Table {
         let differ = cells().any(|cell| cell.max_abs.is_some_and(|max| max > 0.0));
         let broken = cells().any(|cell| cell.missing.as_deref() == Some(NOT_FINITE));
         let first_beyond = first_beyond(&rows, &positions, options);
-        let judged = options.control.is_some() || options.tolerance.is_some();
-        let (verdict, summary) = if compared == 0 {
-            let why = "no tensor is dumped on both sides".to_owned();
-            (Verdict::Incomparable { why: why.clone() }, why)
-        } else if let Some((tensor, position)) = &first_beyond {
+        let dropped = dropped(&rows, &positions);
+        let (verdict, summary) = if let Some((tensor, position)) = &first_beyond {
             (
                 Verdict::Diverged,
                 format!("first drift beyond noise: `{tensor}` at position {position}"),
             )
         } else if broken {
             (Verdict::Diverged, "a side holds values that are not finite".to_owned())
+        } else if let Some(why) = dropped {
+            open(why)
+        } else if compared == 0 {
+            open("no tensor is dumped on both sides".to_owned())
         } else if !differ {
             (Verdict::Identical, format!("{compared} tensors are equal"))
-        } else if judged {
-            (Verdict::WithinNoise, format!("{compared} tensors are within noise"))
         } else {
-            let why = "tensors differ and no control or tolerance was given".to_owned();
-            (Verdict::Incomparable { why: why.clone() }, why)
+            match (options.control, options.tolerance) {
+                (Some(_), _) => {
+                    (Verdict::WithinNoise, format!("{compared} tensors are within noise"))
+                }
+                (None, Some(tolerance)) => (
+                    Verdict::WithinNoise,
+                    format!(
+                        "{compared} tensors are within the fixed tolerance {:.1e}: {}",
+                        tolerance.relative_l2, tolerance.reason
+                    ),
+                ),
+                (None, None) => {
+                    open("tensors differ and no control or tolerance was given".to_owned())
+                }
+            }
         };
         DriftReport {
             sample_id: sample_id.to_owned(),
@@ -183,6 +203,33 @@ impl Table {
 }
 
 const NOT_FINITE: &str = "not finite";
+const NOT_HERE: &str = "not dumped at this position";
+
+fn open(why: String) -> (Verdict, String) {
+    (Verdict::Incomparable { why: why.clone() }, why)
+}
+
+/// Tensors that one side dumped and that could not be held against the other, with the first place; `None` where there is
+/// none. What neither side dumped at a position is no loss.
+fn dropped(rows: &[DriftRow], positions: &[u32]) -> Option<String> {
+    let lost = |cell: &DriftCell| cell.missing.as_deref().filter(|why| *why != NOT_HERE).is_some();
+    let row = rows.iter().find(|row| row.cells.iter().any(lost))?;
+    let (position, cell) = positions.iter().zip(&row.cells).find(|(_, cell)| lost(cell))?;
+    let tensors: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.cells.iter().any(lost))
+        .map(|row| row.tensor.as_str())
+        .collect();
+    let why = cell.missing.as_deref().unwrap_or_default();
+    let named = tensors.iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>();
+    Some(format!(
+        "{} tensors were not compared ({}{}): {why}, first `{}` at position {position}",
+        tensors.len(),
+        named.join(", "),
+        if tensors.len() > named.len() { ", ..." } else { "" },
+        row.tensor
+    ))
+}
 
 /// Earliest position first, then order of computation: the first cell beyond what the control or the tolerance allows.
 fn first_beyond(
@@ -239,94 +286,4 @@ fn cell(left: &DumpFile, right: &DumpFile, tensor: &str) -> Result<DriftCell, Tr
 }
 
 #[cfg(test)]
-mod tests {
-    use lockstep_traces::manifest::Producer;
-    use lockstep_traces::store::RunWriter;
-    use lockstep_traces::{Dump, Manifest, RecordPlan, Tensor, TraceSink};
-
-    use super::*;
-
-    /// Two positions; every tensor is (3, 4), so its norm is 5; `change` adds to the first element.
-    fn run(home: &tempfile::TempDir, name: &str, change: impl Fn(&str, u32) -> f32) -> RunReader {
-        let dir = home.path().join(name);
-        let manifest = Manifest::new(Producer::default(), "cpu");
-        let mut writer = RunWriter::create(&dir, manifest, RecordPlan::default()).unwrap();
-        for position in [3, 7] {
-            let tensors = [
-                "hidden.embed",
-                "hidden.layer00.q_norm",
-                "hidden.layer00.q_rope",
-                "hidden.layer01.out",
-                "hidden.final_norm",
-                "logits",
-            ]
-            .into_iter()
-            .map(|name| Tensor::from_f32(name, vec![2], &[3.0 + change(name, position), 4.0]))
-            .collect();
-            let id = DumpId::Step { sample_id: "s".into(), position };
-            writer.dump(Dump { id, metadata: BTreeMap::new(), tensors }).unwrap();
-        }
-        writer.finish().unwrap();
-        RunReader::open(&dir).unwrap()
-    }
-
-    #[test]
-    fn the_first_stage_beyond_is_named_in_order_of_computation() {
-        let home = tempfile::tempdir().unwrap();
-        let left = run(&home, "a", |_, _| 0.0);
-        let right = run(&home, "b", |name, position| {
-            if position == 7 && name != "hidden.embed" && name != "hidden.layer00.q_norm" {
-                0.5
-            } else {
-                0.0
-            }
-        });
-        let tolerance = default_tolerance(DType::F32);
-        let options = DriftOptions { tolerance: Some(&tolerance), ..DriftOptions::default() };
-        let report = compare(&left, &right, options).unwrap().remove(0);
-        assert_eq!(report.first_beyond, Some(("layer00.q_rope".to_owned(), 7)));
-        assert_eq!(report.verdict, Verdict::Diverged);
-        let order: Vec<&str> = report.rows.iter().map(|row| row.tensor.as_str()).collect();
-        assert_eq!(
-            order,
-            ["embed", "layer00.q_norm", "layer00.q_rope", "layer01.out", "final_norm", "logits"]
-        );
-        assert!((report.rows[2].cells[1].relative_l2.unwrap() - 0.1).abs() < 1e-12);
-        assert_eq!((report.compared, report.skipped), (12, 0));
-    }
-
-    #[test]
-    fn drift_no_larger_than_the_controls_is_noise_and_without_a_judge_it_stays_open() {
-        let home = tempfile::tempdir().unwrap();
-        let left = run(&home, "a", |_, _| 0.0);
-        let right = run(&home, "b", |_, _| 0.003);
-        let control = run(&home, "c", |_, _| -0.002);
-        let options = DriftOptions { control: Some(&control), ..DriftOptions::default() };
-        let report = compare(&left, &right, options).unwrap().remove(0);
-        assert_eq!(report.verdict, Verdict::WithinNoise);
-        assert!((report.rows[0].cells[0].control.unwrap() - 0.0004).abs() < 1e-6);
-        let open = compare(&left, &right, DriftOptions::default()).unwrap().remove(0);
-        assert_eq!(open.verdict.exit_code(), 4);
-        assert_eq!(compare(&left, &left, options).unwrap()[0].verdict, Verdict::Identical);
-    }
-
-    #[test]
-    fn a_tensor_on_one_side_only_or_not_finite_is_never_equal() {
-        let home = tempfile::tempdir().unwrap();
-        let left = run(&home, "a", |_, _| 0.0);
-        let right = run(&home, "b", |name, _| if name == "logits" { f32::NAN } else { 0.0 });
-        let report = compare(&left, &right, DriftOptions::default()).unwrap().remove(0);
-        assert_eq!((report.compared, report.skipped), (10, 2));
-        assert_eq!(report.first_beyond, Some(("logits".to_owned(), 3)));
-    }
-
-    #[test]
-    fn runs_without_common_dumps_give_no_report() {
-        let home = tempfile::tempdir().unwrap();
-        let dir = home.path().join("none");
-        let manifest = Manifest::new(Producer::default(), "cpu");
-        RunWriter::create(&dir, manifest, RecordPlan::default()).unwrap().finish().unwrap();
-        let (left, right) = (run(&home, "a", |_, _| 0.0), RunReader::open(&dir).unwrap());
-        assert!(compare(&left, &right, DriftOptions::default()).unwrap().is_empty());
-    }
-}
+mod tests;

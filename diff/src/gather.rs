@@ -255,22 +255,32 @@ impl Tally {
             }
         }
         let faults: Vec<HeadFault> = tasks.par_iter().filter_map(HeadTask::check).collect();
-        let tells = |task: &HeadTask<'_>| !task.flat() || faults.iter().any(|fault| fault.of(task));
-        let told = tasks.par_iter().filter(|task| tells(task)).count();
-        if told < tasks.len() {
-            let blind = tasks.len() - told;
-            let place = format!("{sample_id} compaction {ordinal}");
-            self.skip(
-                blind as u64,
-                format!("{place}: rows before are all equal, a gather cannot be told ({blind} of {} head tensors)", tasks.len()),
-            );
-        }
-        self.compared += told as u64;
+        self.compared += self.telling(&tasks, &faults, sample_id, ordinal);
         self.different += faults.len() as u64;
         self.rows += tasks.iter().map(|task| task.keep.len() as u64).sum::<u64>();
         self.bytes += tasks.iter().map(|task| 2 * task.post.len() as u64).sum::<u64>();
         explain::explain(&faults, &tasks, sample_id, ordinal, &mut self.findings);
         Ok(())
+    }
+
+    /// Head tensors whose rows before tell one gather from another; the others are skipped.
+    fn telling(
+        &mut self,
+        tasks: &[HeadTask<'_>],
+        faults: &[HeadFault],
+        sample_id: &str,
+        ordinal: u32,
+    ) -> u64 {
+        let tells = |task: &HeadTask<'_>| !task.flat() || faults.iter().any(|fault| fault.of(task));
+        let told = tasks.par_iter().filter(|task| tells(task)).count();
+        let blind = tasks.len() - told;
+        if blind > 0 {
+            self.skip(
+                blind as u64,
+                format!("{sample_id} compaction {ordinal}: rows before are all equal, a gather cannot be told ({blind} of {} head tensors)", tasks.len()),
+            );
+        }
+        told as u64
     }
 
     fn report(mut self) -> CheckReport {
