@@ -1,5 +1,6 @@
 //! Replaying a run on the reference and judging what came out; used by `replay forward` and by `demo`.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -53,25 +54,32 @@ pub(crate) fn precision(dtype: DType) -> anyhow::Result<Precision> {
     })
 }
 
-/// Rows that the run dumped are dumped again, so that they can be held against each other.
+/// What the run dumped of its rows is dumped again, so that the two can be held against each other.
 fn plan_like(run: &RunReader) -> anyhow::Result<RecordPlan> {
-    let mut positions: Vec<u32> = run
-        .dumps()?
-        .iter()
-        .filter_map(|id| match id {
-            DumpId::Step { position, .. } => Some(*position),
-            DumpId::Compaction { .. } => None,
-        })
-        .collect();
-    positions.sort_unstable();
-    positions.dedup();
-    let rows = if positions.is_empty() { Choice::None } else { Choice::These(positions) };
+    let (mut hidden, mut logits) = (BTreeSet::new(), BTreeSet::new());
+    for id in run.dumps()? {
+        let DumpId::Step { position, .. } = &id else { continue };
+        let Some(dump) = run.dump(&id)? else { continue };
+        if dump.names().any(|name| name.starts_with("hidden.")) {
+            hidden.insert(*position);
+        }
+        if dump.has("logits") {
+            logits.insert(*position);
+        }
+    }
+    let rows = |positions: BTreeSet<u32>| match positions.len() {
+        0 => Choice::None,
+        _ => Choice::These(positions.into_iter().collect()),
+    };
+    let layers = run.manifest().get("trace.record_hidden_layers").cloned();
     Ok(RecordPlan {
         cache: Choice::None,
         scores: Choice::None,
-        hidden: rows.clone(),
-        hidden_layers: Choice::All,
-        logits: rows,
+        hidden: rows(hidden),
+        hidden_layers: layers
+            .and_then(|value| serde_json::from_value(value).ok())
+            .unwrap_or(Choice::All),
+        logits: rows(logits),
         top_k: top_k(run),
     })
 }
