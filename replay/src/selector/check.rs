@@ -10,6 +10,7 @@ use lockstep_traces::{
     CheckKind, CheckReport, DumpId, EventRow, PolicySpec, RuleSet, Verdict, stats,
 };
 
+use super::affine;
 use super::detail::{EventDetail, HypothesisDetail, SetDetail, SetStatus};
 use super::event::Event;
 use super::facts::{self, Moved};
@@ -295,11 +296,14 @@ impl Case<'_> {
             }
             judged = judge(self.event, &exact.selection, &setup.recipe, &limits);
         }
-        let hypotheses = if !judged.agrees() || self.checker.options.always_hypotheses {
+        let mut hypotheses = if !judged.agrees() || self.checker.options.always_hypotheses {
             self.hypotheses(&exact, &limits, noise.as_ref())?
         } else {
             Vec::new()
         };
+        if !self.known && !hypotheses.iter().any(|hypothesis| hypothesis.reproduces) {
+            hypotheses.extend(affine::unrecorded_rows(&self.event.scores, &judged));
+        }
         let notes = EventNotes::of(self.event, self.input, &exact.selection, self.known);
         Ok((self.detail(&judged, hypotheses), notes))
     }

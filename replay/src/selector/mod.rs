@@ -1,6 +1,7 @@
 //! Selections of a run recomputed from its dumps: every stage in f64 under a named rule set, and under a matrix of known
 //! mistakes where something differs.
 
+mod affine;
 mod check;
 mod detail;
 mod error;
