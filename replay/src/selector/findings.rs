@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use lockstep_reference::select::{Deviation, HeadUse, Input, Selection, kth};
+use lockstep_reference::select::{Deviation, HeadUse};
 use lockstep_traces::{
     Cause, CheckKind, CheckReport, Evidence, Finding, Location, RuleSet, SelectionMode, Verdict,
 };
@@ -11,56 +11,8 @@ use lockstep_traces::{
 use super::detail::{EventDetail, HypothesisDetail, SelectorDetail, SetStatus};
 use super::event::Event;
 use super::facts::{Claim, Moved};
+use super::notes::EventNotes;
 use super::setup::Setup;
-
-/// What one compaction could show at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct EventNotes {
-    /// R equals the row count: a wrong round start is invisible.
-    round_start_blind: bool,
-    /// Two rows tie exactly at a threshold.
-    exact_tie: bool,
-    /// Nothing is kept outright: every row is a candidate.
-    all_candidates: bool,
-    /// Scores after the z-score are recorded.
-    z_recorded: bool,
-    /// Any score is recorded.
-    scored: bool,
-    /// Keys are dumped.
-    keys: bool,
-    /// One layer is scored.
-    one_layer: bool,
-}
-
-impl EventNotes {
-    pub(super) fn of(event: &Event, input: &Input<'_>, ours: &Selection, keys: bool) -> Self {
-        let stages = ours.stages.as_ref();
-        let tied = || {
-            let (stages, keep) = (stages?, ours.keep.as_ref()?);
-            let mut rows = stages.final_scores.rows().enumerate();
-            Some(rows.any(|(index, row)| {
-                let k = keep
-                    .sets
-                    .get(index)
-                    .map_or(0, Vec::len)
-                    .saturating_sub(stages.score_row_offset);
-                match (kth(row, k), kth(row, k + 1)) {
-                    (Some(a), Some(b)) => a.total_cmp(&b).is_eq(),
-                    _ => false,
-                }
-            }))
-        };
-        Self {
-            round_start_blind: input.moment.round_start == input.rows(),
-            exact_tie: tied().unwrap_or(false),
-            all_candidates: ours.protected.is_empty(),
-            z_recorded: event.scores.z.is_some(),
-            scored: !event.scores.is_empty(),
-            keys,
-            one_layer: stages.is_some_and(|stages| stages.score_layers.len() == 1),
-        }
-    }
-}
 
 /// Collects compactions.
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 //! mistakes where something differs.
 
 mod affine;
+mod case;
 mod check;
 mod detail;
 mod error;
@@ -11,6 +12,7 @@ mod findings;
 mod hypotheses;
 mod judge;
 mod limits;
+mod notes;
 mod options;
 mod sets;
 mod settings;
