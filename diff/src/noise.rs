@@ -248,7 +248,7 @@ fn conclude(sums: &Sums, metrics: &[NoiseMetric], dtype: DType) -> (Verdict, Str
     }
 }
 
-/// Relative error that arithmetic in `dtype` can leave: [`CEILING_ROUNDINGS`] roundings for f32; for the half types the
+/// Relative error that arithmetic in `dtype` can leave: `CEILING_ROUNDINGS` roundings for f32; for the half types the
 /// rounding of the result dominates, so 64.
 #[must_use]
 pub fn ceiling(dtype: DType) -> f64 {

@@ -80,7 +80,7 @@ impl<'a> Ranker<'a> {
         if self.recipe.z_rows == ZRows::All { 0 } else { self.ranking.first }
     }
 
-    /// Raw scores by served layer, from [`Ranker::first_scored`] on.
+    /// Raw scores by served layer, from `Ranker::first_scored` on.
     ///
     /// # Errors
     /// [`SelectError`] where the input contradicts itself.
