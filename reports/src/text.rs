@@ -234,7 +234,8 @@ fn checks(screen: &mut Screen, report: &Report) {
             check.skipped
         );
         screen.paragraph("  ! ", &line, Some(verdict_color(&check.verdict)));
-        for finding in &check.findings {
+        // Those that stand among the report's own findings are told there.
+        for finding in check.findings.iter().filter(|finding| !report.findings.contains(finding)) {
             self::finding(screen, finding);
         }
     }

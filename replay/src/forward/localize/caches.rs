@@ -26,6 +26,8 @@ struct Wrong {
     part: &'static str,
     /// It holds the row that stood at the same place before.
     unmoved: bool,
+    /// The bytes are those of some row before.
+    known: bool,
 }
 
 /// The dump of a compaction.
@@ -122,14 +124,16 @@ fn gathered(
             let found = row(post_bytes, after_rows, head, place);
             if found != row(pre_bytes, before_rows, head, *from as usize) {
                 let unmoved = found == row(pre_bytes, before_rows, head, place);
-                wrong.push(Wrong { layer, head, row: place, part, unmoved });
+                let known =
+                    (0..before_rows).any(|at| found == row(pre_bytes, before_rows, head, at));
+                wrong.push(Wrong { layer, head, row: place, part, unmoved, known });
             }
         }
     }
     Ok((heads * after_rows) as u64)
 }
 
-/// V standing where it stood, and K gathered: not moved at all. A single row: stale.
+/// V standing where it stood, and K gathered: not moved at all. A single row with another row's bytes: stale.
 fn finding(
     recording: &Recording,
     event: &Event,
@@ -145,7 +149,7 @@ fn finding(
     let rows: std::collections::BTreeSet<_> = places.iter().map(|(_, _, row)| row).collect();
     let cause = if values && unmoved == wrong.len() && places.len() > 1 && rows.len() > 1 {
         Some(Cause::ValueNotGathered)
-    } else if rows.len() == 1 && heads.len() == 1 {
+    } else if rows.len() == 1 && heads.len() == 1 && wrong.iter().all(|wrong| wrong.known) {
         Some(Cause::StaleRow)
     } else {
         None
