@@ -71,9 +71,9 @@ pub(crate) struct RunArgs {
     /// Stop token ids; the model's end-of-sequence ids without it.
     #[arg(long, value_delimiter = ',')]
     pub(crate) stop_ids: Option<Vec<u32>>,
-    /// Stop at each sample's prompt + completion length + this many tokens, where the dataset gives a completion.
-    #[arg(long)]
-    pub(crate) batch: Option<usize>,
+    /// Samples decoded together; changes no number of any sample.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) batch: usize,
     /// Run folder to write.
     #[arg(long)]
     pub(crate) out: PathBuf,

@@ -37,7 +37,7 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
         stats: stats.map(lockstep_traces::stats::read).transpose()?,
         max_new_tokens: args.max_new_tokens,
         stop_ids: args.stop_ids.clone(),
-        batch: args.batch.unwrap_or(1),
+        batch: args.batch,
         plant,
         ..RunOptions::default()
     };
