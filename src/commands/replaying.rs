@@ -107,6 +107,8 @@ pub(crate) fn replay(
     out: &Path,
     label: Option<&str>,
 ) -> anyhow::Result<Option<ForwardSummary>> {
+    // Before anything is computed or written: a replay with other weights is of no use.
+    check_weights(run, model)?;
     recording::watch_interrupts();
     let mut manifest = forward::describe(run, model, options)?;
     manifest.created_at = recording::now();
@@ -193,7 +195,6 @@ pub(crate) fn judge(
     model: &Path,
     options: &ForwardOptions,
 ) -> anyhow::Result<Judged> {
-    check_weights(run, model)?;
     let replayed = RunReader::open(out)?;
     let self_check = forward::self_check(
         run,

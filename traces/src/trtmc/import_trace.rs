@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::foreign::{ForeignOptions, Loaded, UNKNOWN_TOKEN, load_with};
 use crate::hash::ids_sha256;
 use crate::store::{RunWriter, StepColumns};
-use crate::{FinishReason, RecordPlan, SampleRow, Status, TraceError, TraceSink as _};
+use crate::{RecordPlan, SampleRow, Status, TraceError, TraceSink as _};
 
 /// Makes a run directory `out` from any trace file that [`crate::load`] knows. A file that is cut gives an
 /// incomplete run whose last sample has not ended. Returns the remarks, which stand in the manifest as well.
@@ -85,22 +85,11 @@ pub(super) fn sample(
 ) -> SampleRow {
     let known = !prompt_ids.is_empty();
     SampleRow {
-        sample_id: sample_id.to_owned(),
         prompt_ids_sha256: if known { ids_sha256(&prompt_ids) } else { String::new() },
         prompt_ids,
-        prompt_text_sha256: None,
         prompt_len,
-        base_seed: None,
-        seed_index: None,
-        effective_seed: None,
         generated_ids,
-        text: None,
-        gold: None,
-        answer: None,
-        answer_rule: None,
-        finish: FinishReason::Unknown,
-        prefill_seconds: 0.0,
-        decode_seconds: 0.0,
+        ..SampleRow::bare(sample_id)
     }
 }
 
