@@ -9,6 +9,7 @@ pub mod cache;
 pub mod calibrate;
 pub mod conformance;
 pub mod cpu;
+pub mod cuda;
 pub mod engine;
 pub mod error;
 pub mod faults;

@@ -1,0 +1,2 @@
+// Not written yet.
+KERNEL attention_prefill_stub(u32 nothing) {}

@@ -1,0 +1,2 @@
+// Not written yet.
+KERNEL gather_stub(u32 nothing) {}

@@ -1,0 +1,2 @@
+// Not written yet.
+KERNEL linear_stub(u32 nothing) {}

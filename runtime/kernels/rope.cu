@@ -1,0 +1,2 @@
+// Not written yet.
+KERNEL rope_stub(u32 nothing) {}

@@ -1,0 +1,2 @@
+// Not written yet.
+KERNEL sample_stub(u32 nothing) {}

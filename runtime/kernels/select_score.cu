@@ -1,0 +1,2 @@
+// Not written yet.
+KERNEL select_score_stub(u32 nothing) {}

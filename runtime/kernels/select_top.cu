@@ -1,0 +1,2 @@
+// Not written yet.
+KERNEL select_top_stub(u32 nothing) {}

@@ -1,0 +1,39 @@
+//! The op catalog: what each kernel promises, and the run that shows it.
+
+mod attention_decode;
+mod attention_prefill;
+mod embed;
+mod entry;
+mod gather;
+mod guard;
+mod linear;
+mod logits;
+mod norm;
+mod rope;
+mod sample;
+mod select_reduce;
+mod select_score;
+mod select_top;
+
+pub use entry::{Case, Cell, Contract, Entry, Output, Tolerance};
+pub use guard::Guarded;
+
+/// Every entry, by file.
+#[must_use]
+pub fn entries() -> Vec<&'static Entry> {
+    let files = [
+        embed::ENTRIES,
+        norm::ENTRIES,
+        rope::ENTRIES,
+        linear::ENTRIES,
+        attention_decode::ENTRIES,
+        attention_prefill::ENTRIES,
+        logits::ENTRIES,
+        sample::ENTRIES,
+        select_score::ENTRIES,
+        select_reduce::ENTRIES,
+        select_top::ENTRIES,
+        gather::ENTRIES,
+    ];
+    files.into_iter().flatten().collect()
+}

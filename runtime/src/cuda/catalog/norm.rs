@@ -1,0 +1,5 @@
+//! Not written yet.
+
+use super::Entry;
+
+pub(super) const ENTRIES: &[Entry] = &[];

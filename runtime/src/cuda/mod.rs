@@ -1,0 +1,6 @@
+//! The CUDA backend: a device and its kernels (`gpu`), the operations on it (`ops`), what each promises and the run that shows it
+//! (`catalog`), and the model that they make up.
+
+pub mod catalog;
+pub mod gpu;
+pub mod ops;
