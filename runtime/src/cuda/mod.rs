@@ -4,3 +4,6 @@
 pub mod catalog;
 pub mod gpu;
 pub mod ops;
+mod slot;
+
+pub use slot::Slot;
