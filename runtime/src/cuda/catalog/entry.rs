@@ -93,6 +93,11 @@ pub trait Case {
     /// Outputs.
     fn outputs(&self) -> Vec<Output<'_>>;
 
+    /// Is the output also an input (a residual that is added to)? Then it is not poisoned before a run, and `fill` resets it.
+    fn updates_in_place(&self) -> bool {
+        false
+    }
+
     /// Largest deviation of the outputs from the f64 reference of the inputs last filled, in the tolerance's unit; NaN or infinity where
     /// something is missing or is no number that should be one.
     ///
