@@ -1,7 +1,8 @@
 // Attention of one new row of each sequence of a batch over its live rows, the row itself included. Compiled for one HEAD_DIM and one
 // GROUP (query heads of a KV head).
 //
-//   q[j] = rope(norm(q_proj[j])), k = rope(norm(k_proj)); k and v = v_proj are appended to the cache at row `rows`
+//   q[j] = rope(norm(q_proj[j])), k = rope(norm(k_proj)); k and v = v_proj are appended to the cache
+//   at row `rows`, with the absolute position in the row's place among the positions
 //   out[j] = sum_r p[r] v[r] / sum_r p[r],  p[r] = exp((q[j] . k[r]) / sqrt(D) - max)
 //
 // attend_decode  qkv [batch, (heads + 2 kv_heads) * D] of `elem` (q, then k, then v), cosines and sines [batch, D / 2] f32 already rounded
@@ -11,11 +12,15 @@
 // and sums f32 throughout (base 2, the scale and log2 e in one factor); the output once. Attention on PyTorch's eager path rounds scores
 // and weights to `elem` on the way; this does not.
 //
-// Grid: (splits, kv_heads, batch), 128 threads. A block takes `split_rows` rows of one KV head for all its query heads (0: the live rows
+// Grid: (splits, kv_heads, batch), 128 threads. A block takes `split_rows` rows of one KV head for all its query heads (0: the rows
 // divided evenly by the grid); blocks beyond the last row return. 16 bytes a lane and load, D / 8 (f32: D / 4) lanes a row, so that a
-// warp holds several rows at once, each with its own running maximum; 4 steps (2 for groups beyond 4) are loaded before the first is used. Running sums are
-// merged over the rows of a warp, the 4 warps, and the splits, in this fixed order; the block that comes last for a KV head merges the
-// splits in their order and leaves the counter at 0. With `split_rows` given, bits depend on nothing but the sequence.
+// warp holds several rows at once, each with its own running maximum; 4 steps (2 for groups beyond 4) are loaded before the first is
+// used. The new row comes last in the block of the last split, from shared memory. Running sums are merged over the rows of a warp, the
+// 4 warps, and the splits, in this fixed order; the block that comes last for a KV head merges the splits in their order and leaves the
+// counter at 0. With `split_rows` given, bits depend on nothing but the sequence.
+//
+// The first rows are loaded before the launch before this one has ended: the slots and the rows of earlier steps are older than the pass
+// (its first kernel, embed_slots, does not overlap what is before it).
 //
 // tile != 0 (planted): query head j * kv_heads + h, not h * GROUP + j, belongs to KV head h.
 // Optional outputs (null: none), all of `elem`: q_norm, q_rope [batch, heads * D], k_norm, k_rope [batch, kv_heads * D].
@@ -133,101 +138,150 @@ DEVICE void merge_lanes(Running &r, int step) {
     }
 }
 
-// Rows begin..end of one KV head.
-DEVICE void walk(Running &r, const celem *keys, const celem *values, const float (*q)[D], u32 begin, u32 end, float scale) {
-    const int lane = threadIdx.x % 32 % LANES, slot = threadIdx.x % 32 / LANES, warp = threadIdx.x / 32;
-    float mine[GROUP][EACH];
+// K and V of the next STEPS rows of a lane's row slot.
+struct Ahead {
+#if CACHE != 0
+    vec16 key[STEPS], value[STEPS];
+#endif
+};
+
+#define STRIDE (WARPS * ROWS_AT_ONCE)
+
+DEVICE u32 row_of(u32 first) { return first + threadIdx.x / 32 * ROWS_AT_ONCE + threadIdx.x % 32 / LANES; }
+
+// Rows beyond the last read the last one; their scores do not count. Nothing where there is no row.
+DEVICE void load_ahead(Ahead &ahead, const celem *keys, const celem *values, u32 first, u32 end) {
+#if CACHE != 0
+    if (!IS_VECTOR || first >= end) return;
+    const int lane = threadIdx.x % 32 % LANES;
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        const u64 at = static_cast<u64>(min(row_of(first) + s * STRIDE, end - 1)) * D + lane * VECTOR;
+        ahead.key[s] = *reinterpret_cast<const vec16 *>(keys + at);
+        ahead.value[s] = *reinterpret_cast<const vec16 *>(values + at);
+    }
+#endif
+}
+
+DEVICE void key_row(float *to, const Ahead &ahead, const celem *keys, int s, u64 row) {
+#if CACHE != 0
+    if (IS_VECTOR) {
+        unpack(to, ahead.key[s]);
+        return;
+    }
+#endif
+    load_row(to, keys + row * D, threadIdx.x % 32 % LANES);
+}
+
+DEVICE void value_row(float *to, const Ahead &ahead, const celem *values, int s, u64 row) {
+#if CACHE != 0
+    if (IS_VECTOR) {
+        unpack(to, ahead.value[s]);
+        return;
+    }
+#endif
+    load_row(to, values + row * D, threadIdx.x % 32 % LANES);
+}
+
+DEVICE void begin_running(Running &r) {
 #pragma unroll
     for (int j = 0; j < GROUP; j++) {
         r.most[j] = -INFINITY_F;
         r.sum[j] = 0.0f;
 #pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            r.value[j][e] = 0.0f;
-            mine[j][e] = element(lane, e) < D ? q[j][element(lane, e)] : 0.0f;
+        for (int e = 0; e < EACH; e++) r.value[j][e] = 0.0f;
+    }
+}
+
+// Takes the scores of N rows in; a score of -inf is a row that is not there.
+template <int N> DEVICE void rescale(Running &r, float (*scores)[GROUP]) {
+#pragma unroll
+    for (int j = 0; j < GROUP; j++) {
+        float most = r.most[j];
+#pragma unroll
+        for (int s = 0; s < N; s++) most = fmaxf(most, scores[s][j]);
+        const float kept = shrink(r.most[j], most);
+        r.most[j] = most;
+        r.sum[j] *= kept;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) r.value[j][e] *= kept;
+#pragma unroll
+        for (int s = 0; s < N; s++) {
+            scores[s][j] = scores[s][j] == -INFINITY_F ? 0.0f : exp2f(scores[s][j] - most);
+            r.sum[j] += scores[s][j];
         }
     }
-    constexpr u32 STRIDE = WARPS * ROWS_AT_ONCE;
+}
+
+DEVICE float over_lanes(float value) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step >>= 1) value += __shfl_xor_sync(FULL_WARP, value, step);
+    return value;
+}
+
+// Rows begin..end of one KV head; `ahead` holds the first ones.
+DEVICE void walk(Running &r, Ahead &ahead, const celem *keys, const celem *values, const float (*mine)[EACH], u32 begin, u32 end, float scale) {
     // Whole warps go round together: the shuffles below need every lane.
     for (u32 first = begin; first < end; first += STRIDE * STEPS) {
         float scores[STEPS][GROUP];
-        const u32 row0 = first + warp * ROWS_AT_ONCE + slot;
-#if CACHE != 0
-        vec16 packed[STEPS];
-        if (IS_VECTOR) {
-            vec16 key[STEPS];
+        const u32 row0 = row_of(first);
 #pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                const u64 row = min(row0 + s * STRIDE, end - 1);
-                key[s] = *reinterpret_cast<const vec16 *>(keys + row * D + lane * VECTOR);
-                packed[s] = *reinterpret_cast<const vec16 *>(values + row * D + lane * VECTOR);
-            }
+        for (int s = 0; s < STEPS; s++) {
+            float k[EACH];
+            key_row(k, ahead, keys, s, min(row0 + s * STRIDE, end - 1));
 #pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                float k[8];
-                unpack(k, key[s]);
+            for (int j = 0; j < GROUP; j++) {
+                scores[s][j] = 0.0f;
 #pragma unroll
-                for (int j = 0; j < GROUP; j++) {
-                    scores[s][j] = 0.0f;
-#pragma unroll
-                    for (int e = 0; e < EACH; e++) scores[s][j] = fmaf(mine[j][e], k[e], scores[s][j]);
-                }
-            }
-        } else
-#endif
-        {
-#pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                const u64 row = min(row0 + s * STRIDE, end - 1);
-                float k[EACH];
-                load_row(k, keys + row * D, lane);
-#pragma unroll
-                for (int j = 0; j < GROUP; j++) {
-                    scores[s][j] = 0.0f;
-#pragma unroll
-                    for (int e = 0; e < EACH; e++) scores[s][j] = fmaf(mine[j][e], k[e], scores[s][j]);
-                }
+                for (int e = 0; e < EACH; e++) scores[s][j] = fmaf(mine[j][e], k[e], scores[s][j]);
             }
         }
+        const Ahead now = ahead;
+        load_ahead(ahead, keys, values, first + STRIDE * STEPS, end);
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
 #pragma unroll
             for (int j = 0; j < GROUP; j++) {
-#pragma unroll
-                for (int step = LANES / 2; step > 0; step >>= 1) scores[s][j] += __shfl_xor_sync(FULL_WARP, scores[s][j], step);
-                scores[s][j] = row0 + s * STRIDE < end ? scores[s][j] * scale : -INFINITY_F;
+                const float score = over_lanes(scores[s][j]);
+                scores[s][j] = row0 + s * STRIDE < end ? score * scale : -INFINITY_F;
             }
-#pragma unroll
-        for (int j = 0; j < GROUP; j++) {
-            float most = r.most[j];
-#pragma unroll
-            for (int s = 0; s < STEPS; s++) most = fmaxf(most, scores[s][j]);
-            const float kept = shrink(r.most[j], most);
-            r.most[j] = most;
-            r.sum[j] *= kept;
-#pragma unroll
-            for (int e = 0; e < EACH; e++) r.value[j][e] *= kept;
-#pragma unroll
-            for (int s = 0; s < STEPS; s++) {
-                scores[s][j] = scores[s][j] == -INFINITY_F ? 0.0f : exp2f(scores[s][j] - most);
-                r.sum[j] += scores[s][j];
-            }
-        }
+        rescale<STEPS>(r, scores);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             float v[EACH];
-#if CACHE != 0
-            if (IS_VECTOR)
-                unpack(v, packed[s]);
-            else
-#endif
-                load_row(v, values + static_cast<u64>(min(row0 + s * STRIDE, end - 1)) * D, lane);
+            value_row(v, now, values, s, min(row0 + s * STRIDE, end - 1));
 #pragma unroll
             for (int j = 0; j < GROUP; j++)
 #pragma unroll
                 for (int e = 0; e < EACH; e++) r.value[j][e] = fmaf(scores[s][j], v[e], r.value[j][e]);
         }
     }
+}
+
+// The new row, for the first row slot of the calling warp.
+DEVICE void take_new(Running &r, const float *key, const float *value, const float (*mine)[EACH], float scale) {
+    const int lane = threadIdx.x % 32 % LANES;
+    const bool here = threadIdx.x % 32 < LANES;
+    float scores[1][GROUP];
+#pragma unroll
+    for (int j = 0; j < GROUP; j++) {
+        float score = 0.0f;
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (element(lane, e) < D) score = fmaf(mine[j][e], key[element(lane, e)], score);
+        score = over_lanes(score);
+        scores[0][j] = here ? score * scale : -INFINITY_F;
+    }
+    rescale<1>(r, scores);
+#pragma unroll
+    for (int j = 0; j < GROUP; j++)
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if (element(lane, e) < D) r.value[j][e] = fmaf(scores[0][j], value[element(lane, e)], r.value[j][e]);
+}
+
+// Sums over the row slots of a warp; every lane gets them.
+DEVICE void merge_slots(Running &r) {
 #pragma unroll
     for (int step = LANES; step < 32; step <<= 1) merge_lanes(r, step);
 }
@@ -266,6 +320,27 @@ DEVICE void merge_warps(Found &found, const Running &r) {
     __syncthreads();
 }
 
+// Parts that are loaded before the first is used.
+#define MERGED 8
+
+// Maximum and sum over all splits of each query head, a warp a head: lane n takes splits n, n + 32, ..., then a butterfly.
+DEVICE void merge_splits(Found &found, const float *parts, u32 splits) {
+    constexpr u32 PART = GROUP * (D + 2);
+    const u32 lane = threadIdx.x % 32;
+    for (u32 j = threadIdx.x / 32; j < GROUP; j += WARPS) {
+        float most = -INFINITY_F, sum = 0.0f;
+        for (u32 n = lane; n < splits; n += 32) most = fmaxf(most, load_l2(parts + static_cast<u64>(n) * PART + GROUP * D + j));
+        most = warp_max(most);
+        for (u32 n = lane; n < splits; n += 32) {
+            const float *part = parts + static_cast<u64>(n) * PART + GROUP * D;
+            sum += load_l2(part + GROUP + j) * shrink(load_l2(part + j), most);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) found.all_most[j] = most, found.all_sum[j] = sum;
+    }
+    __syncthreads();
+}
+
 DEVICE u32 query_head(u32 h, u32 j, u32 kv_heads, u32 tile) { return tile != 0 ? j * kv_heads + h : h * GROUP + j; }
 
 KERNEL LAUNCH_BOUNDS(128, GROUP > 4 ? 2 : 3) attend_decode(const Slot *__restrict__ slots, const elem *__restrict__ qkv, const float *__restrict__ cosines, const float *__restrict__ sines,
@@ -273,11 +348,10 @@ KERNEL LAUNCH_BOUNDS(128, GROUP > 4 ? 2 : 3) attend_decode(const Slot *__restric
                      u32 *__restrict__ counters, elem *__restrict__ q_norm, elem *__restrict__ q_rope, elem *__restrict__ k_norm,
                      elem *__restrict__ k_rope, u32 layer, float eps, float scale, u32 split_rows, u32 tile) {
     SHARED float q[GROUP][D];
-    SHARED float new_key[D];
+    SHARED float new_key[D], new_value[D];
     SHARED Found found;
     SHARED u32 last;
     grid_release();
-    grid_wait();
     const u32 h = blockIdx.y, b = blockIdx.z, kv_heads = gridDim.y, heads = kv_heads * GROUP, warp = threadIdx.x / 32;
     const Slot slot = slots[b];
     const u32 total = slot.rows + 1;
@@ -286,6 +360,10 @@ KERNEL LAUNCH_BOUNDS(128, GROUP > 4 ? 2 : 3) attend_decode(const Slot *__restric
     if (slot.active == 0 || split >= splits) return;
     const u64 offset = (static_cast<u64>(layer) * kv_heads + h) * slot.capacity * D;
     celem *keys = reinterpret_cast<celem *>(slot.k_base) + offset, *values = reinterpret_cast<celem *>(slot.v_base) + offset;
+    const u32 begin = split * each, end = min(slot.rows, begin + each);
+    Ahead ahead;
+    load_ahead(ahead, keys, values, begin, end);
+    grid_wait();
     const elem *row = qkv + static_cast<u64>(b) * (heads + 2 * kv_heads) * D;
     const float *c = cosines + b * (D / 2), *s = sines + b * (D / 2);
     const bool first = split == 0, newest = split + 1 == splits;
@@ -294,19 +372,40 @@ KERNEL LAUNCH_BOUNDS(128, GROUP > 4 ? 2 : 3) attend_decode(const Slot *__restric
         norm_and_turn(row + at, q_weight, eps, c, s, q[j], q_norm != nullptr && first ? q_norm + to : nullptr, q_rope != nullptr && first ? q_rope + to : nullptr);
     }
     if (newest) {
-        const u64 at = static_cast<u64>(heads + h) * D, to = (static_cast<u64>(b) * kv_heads + h) * D;
+        const int lane = threadIdx.x % 32;
+        if (threadIdx.x == 0 && slot.positions != 0 && layer < slot.position_layers)
+            reinterpret_cast<u32 *>(slot.positions)[(static_cast<u64>(layer) * kv_heads + h) * slot.capacity + slot.rows] = slot.position;
         if (warp == WARPS - 1) {
+            const u64 at = static_cast<u64>(heads + h) * D, to = (static_cast<u64>(b) * kv_heads + h) * D;
             norm_and_turn(row + at, k_weight, eps, c, s, new_key, k_norm != nullptr ? k_norm + to : nullptr, k_rope != nullptr ? k_rope + to : nullptr);
             __syncwarp();
-            for (int i = threadIdx.x % 32; i < D; i += 32) keys[static_cast<u64>(slot.rows) * D + i] = narrow_c(new_key[i]);
+            for (int i = lane; i < D; i += 32) {
+                const celem key = narrow_c(new_key[i]);
+                keys[static_cast<u64>(slot.rows) * D + i] = key;
+                new_key[i] = widen_c(key);
+            }
         }
         if (warp == 0)
-            for (int i = threadIdx.x % 32; i < D; i += 32)
-                values[static_cast<u64>(slot.rows) * D + i] = narrow_c(widen_e(row[static_cast<u64>(heads + kv_heads + h) * D + i]));
+            for (int i = lane; i < D; i += 32) {
+                const celem value = narrow_c(widen_e(row[static_cast<u64>(heads + kv_heads + h) * D + i]));
+                values[static_cast<u64>(slot.rows) * D + i] = value;
+                new_value[i] = widen_c(value);
+            }
     }
     __syncthreads();
+    float mine[GROUP][EACH];
+#pragma unroll
+    for (int j = 0; j < GROUP; j++)
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int at = element(threadIdx.x % 32 % LANES, e);
+            mine[j][e] = at < D ? q[j][at] : 0.0f;
+        }
     Running running;
-    walk(running, keys, values, q, split * each, min(total, (split + 1) * each), scale);
+    begin_running(running);
+    walk(running, ahead, keys, values, mine, begin, end, scale);
+    if (newest && warp == 0) take_new(running, new_key, new_value, mine, scale);
+    merge_slots(running);
     merge_warps(found, running);
     elem *to = out + static_cast<u64>(b) * heads * D;
     if (splits == 1) {
@@ -316,11 +415,11 @@ KERNEL LAUNCH_BOUNDS(128, GROUP > 4 ? 2 : 3) attend_decode(const Slot *__restric
     }
     // Parts of a split: [GROUP][D] values, then [GROUP] maxima and [GROUP] sums.
     constexpr u32 PART = GROUP * (D + 2);
-    float *mine = parts + (static_cast<u64>(b * kv_heads + h) * gridDim.x) * PART;
-    for (int at = threadIdx.x; at < GROUP * D; at += THREADS) mine[split * PART + at] = found.value[0][at / D][at % D];
+    float *mine_out = parts + (static_cast<u64>(b * kv_heads + h) * gridDim.x) * PART;
+    for (int at = threadIdx.x; at < GROUP * D; at += THREADS) mine_out[split * PART + at] = found.value[0][at / D][at % D];
     if (threadIdx.x < GROUP) {
-        mine[split * PART + GROUP * D + threadIdx.x] = found.all_most[threadIdx.x];
-        mine[split * PART + GROUP * D + GROUP + threadIdx.x] = found.all_sum[threadIdx.x];
+        mine_out[split * PART + GROUP * D + threadIdx.x] = found.all_most[threadIdx.x];
+        mine_out[split * PART + GROUP * D + GROUP + threadIdx.x] = found.all_sum[threadIdx.x];
     }
     __threadfence();
     __syncthreads();
@@ -329,15 +428,18 @@ KERNEL LAUNCH_BOUNDS(128, GROUP > 4 ? 2 : 3) attend_decode(const Slot *__restric
     if (last == 0) return;
     __threadfence();
     if (threadIdx.x == 0) counters[b * kv_heads + h] = 0;
+    merge_splits(found, mine_out, splits);
     for (int at = threadIdx.x; at < GROUP * D; at += THREADS) {
         const int j = at / D;
-        float most = -INFINITY_F, sum = 0.0f, value = 0.0f;
-        for (u32 n = 0; n < splits; n++) most = fmaxf(most, load_l2(mine + n * PART + GROUP * D + j));
-        for (u32 n = 0; n < splits; n++) {
-            const float kept = shrink(load_l2(mine + n * PART + GROUP * D + j), most);
-            value += load_l2(mine + n * PART + at) * kept;
-            sum += load_l2(mine + n * PART + GROUP * D + GROUP + j) * kept;
+        float value = 0.0f;
+        for (u32 from = 0; from < splits; from += MERGED) {
+            float part[MERGED];
+#pragma unroll
+            for (u32 n = 0; n < MERGED; n++) part[n] = from + n < splits ? load_l2(mine_out + static_cast<u64>(from + n) * PART + at) : 0.0f;
+#pragma unroll
+            for (u32 n = 0; n < MERGED; n++)
+                if (from + n < splits) value += part[n] * shrink(load_l2(mine_out + static_cast<u64>(from + n) * PART + GROUP * D + j), found.all_most[j]);
         }
-        to[static_cast<u64>(query_head(h, j, kv_heads, tile)) * D + at % D] = narrow_e(value / sum);
+        to[static_cast<u64>(query_head(h, j, kv_heads, tile)) * D + at % D] = narrow_e(value / found.all_sum[j]);
     }
 }

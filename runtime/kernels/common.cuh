@@ -187,13 +187,17 @@ DEVICE float block_sum(float value, float *slots) {
 
 // ---- sequences ---------------------------------------------------------------------------------------------------------------------
 // One sequence of a decode batch. K and V lie as [layers][kv_heads][capacity][head_dim] of `celem` from k_base and v_base on; `rows` rows
-// of each head are live. Lies in device memory, so that a recorded graph reads it anew at every replay.
+// of each head are live. Absolute positions of the rows lie as [kv_heads][capacity] u32, or as [layers][kv_heads][capacity] where layers
+// may keep different rows. Lies in device memory, so that a recorded graph reads it anew at every replay.
 struct Slot {
     u64 k_base, v_base;
-    u32 rows;       // live rows before this step's row is appended
-    u32 capacity;   // rows from one head to the next
-    u32 position;   // absolute position of the token fed
-    u32 rope_index; // rotary index of the token fed
-    u32 token;      // token fed
-    u32 active;     // 0: this slot of the batch is empty; its outputs are left alone
+    u64 positions;       // address, 0: not kept
+    u32 rows;            // live rows before this step's row is appended
+    u32 capacity;        // rows from one head to the next
+    u32 position;        // absolute position of the token fed
+    u32 rope_index;      // rotary index of the token fed
+    u32 token;           // token fed
+    u32 active;          // 0: this slot of the batch is empty; its outputs are left alone
+    u32 position_layers; // layers that have positions of their own; 1: the first layer's serve all
+    u32 unused;
 };

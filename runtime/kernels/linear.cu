@@ -1,6 +1,6 @@
 // Projections of decode: a matrix times 1 to 8 columns, each weight read once.
 //
-//   s[b, r]   = sum_k x'[b, k] * w[r, k]             x' = x, or with a norm weight r(n[k] * r(x[b, k] / sqrt(mean(x[b]^2) + eps)))
+//   s[b, r]   = sum_k x[b, k] * w[r, k]
 //   linear_plain      out[b, r]   = r(s + bias[r])
 //   linear_residual   x2[b, r]    = r(x2[b, r] + r(s + bias[r]))
 //   linear_swiglu     out[b, r]   = r(r(g / (1 + exp(-g))) * u), g = r(s[b, r] + bias[r]), u = r(s[b, rows + r] + bias[rows + r]): w is
@@ -13,50 +13,13 @@
 // columns: a column's sum never sees another column, so that its bits do not depend on the batch. Which elements of k share an mma is
 // free as long as w and x agree, so that each lane loads 16 bytes in a row of w and of x. f32 goes through fused multiply-adds, one
 // warp two rows, the lanes' sums added by butterfly. k not divisible by 8 (f32: 4) takes the second path in any type.
-// Statistics of the norm: f32, thread sums (stride 256 vectors), butterfly in the warp, then the 8 warps in order; per column alike.
 //
-// Shared memory: with a norm weight batch * (k + 32) elements, dynamic.
-// Optional outputs (null: none): `normed` [batch, k], x' as it enters the sum; `branch` [batch, rows], r(s + bias) of linear_residual.
+// Loads of w begin before the launch before this one has ended (w is never written while a model runs); x is read after it.
+// Optional output (null: none): `branch` [batch, rows], r(s + bias) of linear_residual.
 
 #define WARPS 8
 #define ROWS 16
 #define COLUMNS 8
-#define PAD 32
-
-struct Norm {
-    const float *weight;
-    float eps;
-    elem *normed;
-};
-
-// x' of the whole batch into shared memory, padded so that the rows of two columns lie in different banks.
-DEVICE void norm_columns(const elem *__restrict__ x, const Norm &norm, elem *xs, float (*partial)[WARPS], u32 k, u32 batch) {
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (u32 b = 0; b < batch; b++) {
-        const elem *row = x + static_cast<u64>(b) * k;
-        float sum = 0.0f;
-        for (u32 i = threadIdx.x; i < k; i += WARPS * 32) {
-            const float value = widen_e(row[i]);
-            sum += value * value;
-        }
-        sum = warp_sum(sum);
-        if (lane == 0) partial[b][warp] = sum;
-    }
-    __syncthreads();
-    for (u32 b = 0; b < batch; b++) {
-        float sum = 0.0f;
-        for (u32 w = 0; w < WARPS; w++) sum += partial[b][w];
-        const float scale = 1.0f / sqrtf(sum / static_cast<float>(k) + norm.eps);
-        const elem *row = x + static_cast<u64>(b) * k;
-        elem *to = xs + static_cast<u64>(b) * (k + PAD);
-        for (u32 i = threadIdx.x; i < k; i += WARPS * 32) {
-            const elem value = narrow_e(norm.weight[i] * rounded_e(widen_e(row[i]) * scale));
-            to[i] = value;
-            if (norm.normed != nullptr && blockIdx.x == 0) norm.normed[static_cast<u64>(b) * k + i] = value;
-        }
-    }
-    __syncthreads();
-}
 
 // Partial sums of one or two tiles by warp: part[tile][warp][row * 8 + column].
 template <int TILES> struct Parts {
@@ -88,9 +51,7 @@ DEVICE void multiply(float *d, const vec16 &low, const vec16 &high, const vec16 
     mma_16x8x16(d, a1, b1);
 }
 
-// x: rows of `stride` elements, in shared or global memory. `before` runs once the first loads of w are on their way.
-template <int TILES, int DEPTH, class Before>
-DEVICE void sum_by_mma(Parts<TILES> &parts, const elem *const *tiles, u32 rows, u32 k, u32 batch, const Before &before) {
+template <int TILES, int DEPTH> DEVICE void sum_by_mma(Parts<TILES> &parts, const elem *const *tiles, const elem *x, u32 rows, u32 k, u32 batch) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const u32 base = blockIdx.x * ROWS;
     const elem *low[TILES], *high[TILES];
@@ -104,9 +65,8 @@ DEVICE void sum_by_mma(Parts<TILES> &parts, const elem *const *tiles, u32 rows, 
     Chunk<TILES> ahead[DEPTH];
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) load_chunk<TILES>(ahead[d], low, high, start + d * WARPS * 64, k);
-    u32 stride;
-    const elem *x = before(stride);
-    const elem *column = x + static_cast<u64>(g) * stride;
+    grid_wait();
+    const elem *column = x + static_cast<u64>(g) * k;
     float sums[TILES][4] = {};
     const vec16 zero = {0, 0, 0, 0};
     const u32 rounds = (chunks + WARPS - 1) / WARPS;
@@ -137,8 +97,9 @@ DEVICE void sum_by_mma(Parts<TILES> &parts, const elem *const *tiles, u32 rows, 
 #endif
 
 // Two rows a warp, any k; the other warps' parts stay zero.
-template <int TILES> DEVICE void sum_by_fma(Parts<TILES> &parts, const elem *const *tiles, const elem *x, u32 stride, u32 rows, u32 k, u32 batch) {
+template <int TILES> DEVICE void sum_by_fma(Parts<TILES> &parts, const elem *const *tiles, const elem *x, u32 rows, u32 k, u32 batch) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    grid_wait();
     for (u32 i = threadIdx.x; i < TILES * WARPS * ROWS * COLUMNS; i += WARPS * 32) (&parts.at[0][0][0])[i] = 0.0f;
     __syncthreads();
 #pragma unroll
@@ -156,7 +117,7 @@ template <int TILES> DEVICE void sum_by_fma(Parts<TILES> &parts, const elem *con
 #pragma unroll
                 for (u32 b = 0; b < COLUMNS; b++) {
                     if (b >= batch) break;
-                    const float *column = x + static_cast<u64>(b) * stride + i;
+                    const float *column = x + static_cast<u64>(b) * k + i;
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         sums[0][b] = fmaf(left[e], column[e], sums[0][b]);
@@ -171,7 +132,7 @@ template <int TILES> DEVICE void sum_by_fma(Parts<TILES> &parts, const elem *con
 #pragma unroll
                 for (u32 b = 0; b < COLUMNS; b++) {
                     if (b >= batch) break;
-                    const float value = widen_e(x[static_cast<u64>(b) * stride + i]);
+                    const float value = widen_e(x[static_cast<u64>(b) * k + i]);
                     sums[0][b] = fmaf(left, value, sums[0][b]);
                     sums[1][b] = fmaf(right, value, sums[1][b]);
                 }
@@ -187,29 +148,14 @@ template <int TILES> DEVICE void sum_by_fma(Parts<TILES> &parts, const elem *con
 }
 
 // Sums of the block's rows, complete once this returns: parts.at[tile][0][row * 8 + column].
-template <int TILES, int DEPTH>
-DEVICE void project(Parts<TILES> &parts, const elem *const *tiles, const elem *x, const Norm &norm, u32 rows, u32 k, u32 batch) {
-    SHARED float partial[COLUMNS][WARPS];
-    DYNAMIC_SHARED(elem, xs);
+template <int TILES, int DEPTH> DEVICE void project(Parts<TILES> &parts, const elem *const *tiles, const elem *x, u32 rows, u32 k, u32 batch) {
     grid_release();
-    const auto input = [&](u32 &stride) -> const elem * {
-        grid_wait();
-        stride = k;
-        if (norm.weight == nullptr) return x;
-        norm_columns(x, norm, xs, partial, k, batch);
-        stride = k + PAD;
-        return xs;
-    };
 #if ELEM != 0
     if (k % 8 == 0)
-        sum_by_mma<TILES, DEPTH>(parts, tiles, rows, k, batch, input);
+        sum_by_mma<TILES, DEPTH>(parts, tiles, x, rows, k, batch);
     else
 #endif
-    {
-        u32 stride;
-        const elem *from = input(stride);
-        sum_by_fma<TILES>(parts, tiles, from, stride, rows, k, batch);
-    }
+        sum_by_fma<TILES>(parts, tiles, x, rows, k, batch);
     __syncthreads();
     for (u32 i = threadIdx.x; i < TILES * ROWS * COLUMNS; i += WARPS * 32) {
         const u32 tile = i / (ROWS * COLUMNS), at = i % (ROWS * COLUMNS);
@@ -223,10 +169,10 @@ DEVICE void project(Parts<TILES> &parts, const elem *const *tiles, const elem *x
 DEVICE float biased(float sum, const float *bias, u32 row) { return rounded_e(bias == nullptr ? sum : sum + bias[row]); }
 
 KERNEL LAUNCH_BOUNDS(256, 3) linear_plain(const elem *__restrict__ x, const elem *__restrict__ w, const float *__restrict__ bias, elem *__restrict__ out,
-                    const float *__restrict__ norm_weight, elem *__restrict__ normed, float eps, u32 rows, u32 k, u32 batch) {
+                                           u32 rows, u32 k, u32 batch) {
     SHARED Parts<1> parts;
     const elem *tiles[1] = {w};
-    project<1, 2>(parts, tiles, x, Norm{norm_weight, eps, normed}, rows, k, batch);
+    project<1, 2>(parts, tiles, x, rows, k, batch);
     for (u32 i = threadIdx.x; i < ROWS * batch; i += WARPS * 32) {
         const u32 row = blockIdx.x * ROWS + i % ROWS, b = i / ROWS;
         if (row < rows) out[static_cast<u64>(b) * rows + row] = narrow_e(biased(parts.at[0][0][i % ROWS * COLUMNS + b], bias, row));
@@ -237,7 +183,7 @@ KERNEL LAUNCH_BOUNDS(256, 3) linear_residual(const elem *__restrict__ x, const e
                        elem *__restrict__ branch, u32 rows, u32 k, u32 batch) {
     SHARED Parts<1> parts;
     const elem *tiles[1] = {w};
-    project<1, 2>(parts, tiles, x, Norm{nullptr, 0.0f, nullptr}, rows, k, batch);
+    project<1, 2>(parts, tiles, x, rows, k, batch);
     for (u32 i = threadIdx.x; i < ROWS * batch; i += WARPS * 32) {
         const u32 row = blockIdx.x * ROWS + i % ROWS, b = i / ROWS;
         if (row >= rows) continue;
@@ -249,10 +195,10 @@ KERNEL LAUNCH_BOUNDS(256, 3) linear_residual(const elem *__restrict__ x, const e
 }
 
 KERNEL LAUNCH_BOUNDS(256, 3) linear_swiglu(const elem *__restrict__ x, const elem *__restrict__ w, const float *__restrict__ bias, elem *__restrict__ out,
-                     const float *__restrict__ norm_weight, elem *__restrict__ normed, float eps, u32 rows, u32 k, u32 batch) {
+                                            u32 rows, u32 k, u32 batch) {
     SHARED Parts<2> parts;
     const elem *tiles[2] = {w, w + static_cast<u64>(rows) * k};
-    project<2, 1>(parts, tiles, x, Norm{norm_weight, eps, normed}, rows, k, batch);
+    project<2, 1>(parts, tiles, x, rows, k, batch);
     for (u32 i = threadIdx.x; i < ROWS * batch; i += WARPS * 32) {
         const u32 row = blockIdx.x * ROWS + i % ROWS, b = i / ROWS;
         if (row >= rows) continue;

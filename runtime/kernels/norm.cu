@@ -1,4 +1,4 @@
-// Row-wise steps of prefill: RMSNorm, residual sum, SwiGLU. Rounding points are those of transformers on PyTorch.
+// Row-wise steps: RMSNorm (prefill and decode), residual sum and SwiGLU (prefill). Rounding points are those of transformers on PyTorch.
 //
 // rms_norm   out[row, i] = r(w[i] * r(x[row, i] / sqrt(mean(x[row]^2) + eps))), r rounding to `elem`, the rest f32. Statistics in
 //            f32: each thread sums its elements (stride 256), then a butterfly in each warp, then one over the warps: an order that
@@ -8,6 +8,8 @@
 
 KERNEL rms_norm(const elem *__restrict__ x, const float *__restrict__ weight, elem *__restrict__ out, u32 width, float eps) {
     SHARED float slots[33];
+    grid_release();
+    grid_wait();
     const elem *from = x + static_cast<u64>(blockIdx.x) * width;
     elem *to = out + static_cast<u64>(blockIdx.x) * width;
     float sum = 0.0f;

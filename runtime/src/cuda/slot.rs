@@ -10,6 +10,8 @@ pub struct Slot {
     pub k_base: u64,
     /// Address of V.
     pub v_base: u64,
+    /// Address of the rows' absolute positions, `[kv_heads][capacity]` (`[layers][kv_heads][capacity]` where layers differ); 0: not kept.
+    pub positions: u64,
     /// Live rows before this step's row is appended.
     pub rows: u32,
     /// Rows from one head to the next.
@@ -22,4 +24,8 @@ pub struct Slot {
     pub token: u32,
     /// 0: an empty slot.
     pub active: u32,
+    /// Layers that have positions of their own; 1: the first layer's serve all.
+    pub position_layers: u32,
+    /// Nothing.
+    pub unused: u32,
 }

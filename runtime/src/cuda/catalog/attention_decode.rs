@@ -94,6 +94,7 @@ struct Decode<E> {
     k_norm: Buffer<f32>,
     k: Buffer<u8>,
     v: Buffer<u8>,
+    positions: Buffer<u32>,
     out: Guarded<u8>,
     host: Host,
 }
@@ -133,6 +134,7 @@ impl<E: Pod> Decode<E> {
             k_norm: gpu.alloc(head_dim)?,
             k: gpu.alloc(cached)?,
             v: gpu.alloc(cached)?,
+            positions: gpu.alloc(batch * LAYERS * kv_heads * (rows + 1 + SPARE))?,
             out: Guarded::new(gpu, batch * heads * head_dim * size_of::<E>())?,
             host: Host::default(),
         })
@@ -164,10 +166,15 @@ impl<E: Pod> Decode<E> {
                 rows: self.rows as u32,
                 capacity: self.capacity() as u32,
                 active: 1,
+                position: 1000 + b as u32,
+                positions: self.positions.view().address()
+                    + b * (LAYERS * self.heads.kv_heads * self.capacity() * 4) as u64,
+                position_layers: LAYERS as u32,
                 ..Slot::default()
             })
             .collect();
-        gpu.write(self.slots.view(), &slots)
+        gpu.write(self.slots.view(), &slots)?;
+        gpu.fill(self.positions.view(), 0xff)
     }
 
     fn call(&self, gpu: &Gpu, splits: usize, out: View<E>, tile: bool) -> Result<(), GpuError> {
@@ -330,6 +337,15 @@ impl<E: Pod> Case for Decode<E> {
                     worst = worst.max(error);
                 }
             }
+        }
+        let mut wanted = vec![u32::MAX; self.positions.len()];
+        for b in 0..self.batch {
+            for h in 0..kv_heads {
+                wanted[self.at(b, h, self.rows) / head_dim] = 1000 + b as u32;
+            }
+        }
+        if gpu.read(self.positions.view())? != wanted {
+            return Ok(f64::INFINITY);
         }
         // Nothing but the new rows may have changed.
         let same = |a: &[f32], b: &[f32]| {

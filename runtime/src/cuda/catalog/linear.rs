@@ -5,7 +5,7 @@ use lockstep_traces::DType;
 
 use super::{Case, Cell, Contract, Entry, Guarded, Output, Tolerance};
 use crate::cuda::gpu::{Buffer, Gpu, GpuError, KernelFile, View};
-use crate::cuda::ops::linear::{InputNorm, Linear, Weight};
+use crate::cuda::ops::linear::{Linear, Weight};
 use crate::cuda::testing::{Values, decode, encode, half_ulp, rounded};
 
 const SOURCES: &[(&str, &str)] = &[
@@ -37,7 +37,7 @@ const CELLS: &[Cell] = &[
 ];
 
 const CONTRACT: Contract = Contract {
-    shapes: "x [batch, k], w [rows, k] (swiglu [2 rows, k], gate first), bias [rows] f32 or none, norm weight [k] f32 or none, out [batch, rows]",
+    shapes: "x [batch, k], w [rows, k] (swiglu [2 rows, k], gate first), bias [rows] f32 or none, out [batch, rows]",
     raises: &[
         "more than 8 columns or none",
         "a view shorter than its shape",
@@ -48,14 +48,14 @@ const CONTRACT: Contract = Contract {
         "columns beyond `batch` are not written",
         "overlapping x and out",
     ],
-    rounding: "f32 sums, rounded once after the bias; the norm twice before them; swiglu three times; residual twice",
+    rounding: "f32 sums, rounded once after the bias; swiglu three times; residual twice",
 };
 
 fn tolerance(_: &Cell) -> Tolerance {
     Tolerance {
         bound: 1.0,
-        why: "error over the sum of: one rounding of the result and two of what it is made from (each half a unit, relative), k / 8 + 16 \
-              f32 additions in a row (2^-24 each, of the sum of magnitudes), and four normed elements of k rounded the other way",
+        why: "error over the sum of: one rounding of the result and two of what it is made from (each half a unit, relative), and \
+              k / 8 + 16 f32 additions in a row (2^-24 each, of the sum of magnitudes)",
     }
 }
 
@@ -76,13 +76,9 @@ macro_rules! entry {
 }
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry!("linear_plain", Kind::Plain, "sum_k round(n_k round(x_k / rms)) w_rk + bias_r in f64"),
+    entry!("linear_plain", Kind::Plain, "sum_k x_k w_rk + bias_r in f64"),
     entry!("linear_residual", Kind::Residual, "residual + round(sum_k x_k w_rk + bias_r) in f64"),
-    entry!(
-        "linear_swiglu",
-        Kind::Swiglu,
-        "round(silu(gate)) * up of two such sums with a norm, in f64"
-    ),
+    entry!("linear_swiglu", Kind::Swiglu, "round(silu(gate)) * up of two such sums in f64"),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,8 +95,6 @@ fn open(gpu: &Gpu, cell: &Cell, kind: Kind) -> Result<Box<dyn Case>, GpuError> {
     })
 }
 
-const EPS: f32 = 1e-5;
-
 struct Projection<E> {
     kind: Kind,
     dtype: DType,
@@ -111,7 +105,6 @@ struct Projection<E> {
     x: Buffer<E>,
     w: Buffer<E>,
     bias: Buffer<f32>,
-    norm: Buffer<f32>,
     out: Guarded<u8>,
     /// Values as the device holds them.
     host: Host,
@@ -122,7 +115,6 @@ struct Host {
     x: Vec<f32>,
     w: Vec<f32>,
     bias: Vec<f32>,
-    norm: Vec<f32>,
     before: Vec<f32>,
 }
 
@@ -142,7 +134,6 @@ impl<E: Pod> Projection<E> {
             x: gpu.alloc(batch * k)?,
             w: gpu.alloc(tiles * rows * k)?,
             bias: gpu.alloc(tiles * rows)?,
-            norm: gpu.alloc(k)?,
             out: Guarded::new(gpu, batch * rows * size_of::<E>())?,
             host: Host::default(),
         })
@@ -156,10 +147,9 @@ impl<E: Pod> Projection<E> {
     fn call(&self, gpu: &Gpu, weight: &Weight<E>) -> Result<(), GpuError> {
         let x = (self.x.view(), self.batch);
         let out: View<E> = self.out.cast()?;
-        let norm = InputNorm { weight: self.norm.view(), eps: EPS, observe: None };
         match self.kind {
-            Kind::Plain => self.linear.plain(gpu, x, weight, Some(norm), out),
-            Kind::Swiglu => self.linear.swiglu(gpu, x, weight, Some(norm), out),
+            Kind::Plain => self.linear.plain(gpu, x, weight, out),
+            Kind::Swiglu => self.linear.swiglu(gpu, x, weight, out),
             Kind::Residual => self.linear.residual(gpu, x, weight, out, None),
         }
     }
@@ -167,41 +157,24 @@ impl<E: Pod> Projection<E> {
     fn upload(&self, gpu: &Gpu) -> Result<(), GpuError> {
         gpu.write(self.x.view().cast()?, &encode(self.dtype, &self.host.x))?;
         gpu.write(self.w.view().cast()?, &encode(self.dtype, &self.host.w))?;
-        gpu.write(self.bias.view(), &self.host.bias)?;
-        gpu.write(self.norm.view(), &self.host.norm)
+        gpu.write(self.bias.view(), &self.host.bias)
     }
 
-    /// x' of a column, and the sum of a weight row with it: value, sum of magnitudes.
-    fn input(&self, b: usize) -> Vec<f64> {
+    /// The sum of a weight row with a column, and the sum of magnitudes.
+    fn sum(&self, b: usize, row: usize) -> (f64, f64) {
         let x = &self.host.x[b * self.k..(b + 1) * self.k];
-        if self.kind == Kind::Residual {
-            return x.iter().map(|&v| f64::from(v)).collect();
-        }
-        let squares: f64 = x.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-        let scale = 1.0 / (squares / self.k as f64 + f64::from(EPS)).sqrt();
-        x.iter()
-            .zip(&self.host.norm)
-            .map(|(&v, &n)| {
-                let inner = rounded(self.dtype, (f64::from(v) * scale) as f32);
-                f64::from(rounded(self.dtype, n * inner))
-            })
-            .collect()
-    }
-
-    fn sum(&self, x: &[f64], row: usize) -> (f64, f64) {
         let w = &self.host.w[row * self.k..(row + 1) * self.k];
         let bias = f64::from(self.host.bias[row]);
-        let terms = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * x);
+        let terms = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
         terms.fold((bias, bias.abs()), |(sum, size), term| (sum + term, size + term.abs()))
     }
 
     /// Result and allowance of one output.
-    fn wanted(&self, x: &[f64], b: usize, row: usize) -> (f64, f64) {
+    fn wanted(&self, b: usize, row: usize) -> (f64, f64) {
         let half = half_ulp(self.dtype);
-        let flips = 4.0 * 2.0 * half / self.k as f64;
         let adds = (self.k as f64 / 8.0 + 16.0) / 16_777_216.0;
-        let slack = |(sum, size): (f64, f64)| half * sum.abs() + size * (adds + flips);
-        let first = self.sum(x, row);
+        let slack = |(sum, size): (f64, f64)| half * sum.abs() + size * adds;
+        let first = self.sum(b, row);
         match self.kind {
             Kind::Plain => (first.0, slack(first)),
             Kind::Residual => {
@@ -210,7 +183,7 @@ impl<E: Pod> Projection<E> {
                 (value, slack(first) + half * value.abs() + half * first.0.abs())
             }
             Kind::Swiglu => {
-                let up = self.sum(x, self.rows + row);
+                let up = self.sum(b, self.rows + row);
                 let silu = first.0 / (1.0 + (-first.0).exp());
                 // The slope of silu stays below 1.1.
                 let gate_slack = 1.1 * slack(first) + half * silu.abs();
@@ -236,7 +209,6 @@ impl<E: Pod> Case for Projection<E> {
             w: draw(tiles * self.rows * self.k, 0.2),
             before: draw(self.batch * self.rows, 3.0),
             bias: draw(tiles * self.rows, 2.0),
-            norm: draw(self.k, 1.5),
         };
         self.upload(gpu)?;
         if self.kind == Kind::Residual {
@@ -265,9 +237,8 @@ impl<E: Pod> Case for Projection<E> {
         let found = decode(self.dtype, &gpu.read(self.out.view())?);
         let mut worst = 0.0_f64;
         for b in 0..self.batch {
-            let x = self.input(b);
             for row in 0..self.rows {
-                let (wanted, slack) = self.wanted(&x, b, row);
+                let (wanted, slack) = self.wanted(b, row);
                 let error = (f64::from(found[b * self.rows + row]) - wanted).abs() / slack;
                 worst = if error.is_nan() { f64::NAN } else { worst.max(error) };
                 if worst.is_nan() {
@@ -299,8 +270,8 @@ impl<E: Pod> Case for Projection<E> {
         let x = self.x.view();
         let Ok(out) = self.out.cast::<E>() else { return Vec::new() };
         let call = |x: View<E>, batch: usize, weight: &Weight<E>, out: View<E>| match self.kind {
-            Kind::Plain => self.linear.plain(gpu, (x, batch), weight, None, out),
-            Kind::Swiglu => self.linear.swiglu(gpu, (x, batch), weight, None, out),
+            Kind::Plain => self.linear.plain(gpu, (x, batch), weight, out),
+            Kind::Swiglu => self.linear.swiglu(gpu, (x, batch), weight, out),
             Kind::Residual => self.linear.residual(gpu, (x, batch), weight, out, None),
         };
         let taller = Weight { rows: self.rows + 1, ..weight };
@@ -355,7 +326,6 @@ mod tests {
                 x: eight.host.x[b * K..(b + 1) * K].to_vec(),
                 w: eight.host.w.clone(),
                 bias: eight.host.bias.clone(),
-                norm: eight.host.norm.clone(),
                 before: Vec::new(),
             };
             one.upload(gpu).unwrap();

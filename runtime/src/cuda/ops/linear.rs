@@ -12,8 +12,6 @@ pub const MOST_COLUMNS: usize = 8;
 
 /// Weight rows of a block.
 const ROWS: usize = 16;
-/// Padding of a column in shared memory, elements.
-const PAD: usize = 32;
 
 /// The decode kernels for one element type.
 #[derive(Debug)]
@@ -37,17 +35,6 @@ pub struct Weight<E> {
     pub k: usize,
 }
 
-/// Norm that the input passes first.
-#[derive(Debug, Clone, Copy)]
-pub struct InputNorm<E> {
-    /// `[k]`.
-    pub weight: View<f32>,
-    /// Epsilon.
-    pub eps: f32,
-    /// Where the normed input goes too, `[batch, k]`.
-    pub observe: Option<View<E>>,
-}
-
 /// `None` as a null pointer.
 fn optional<T: Pod>(view: Option<View<T>>, len: usize) -> Result<Arg, GpuError> {
     view.map_or_else(|| Ok(Arg::none()), |view| view.arg(len))
@@ -68,72 +55,53 @@ impl Linear {
         })
     }
 
-    /// `out[batch, rows] = round(norm(x)[batch, k] w^T + bias)`.
+    /// `out[batch, rows] = round(x[batch, k] w^T + bias)`.
     ///
     /// # Errors
-    /// More than [`MOST_COLUMNS`] columns, views that are too short, a norm whose columns do not fit shared memory.
+    /// More than [`MOST_COLUMNS`] columns, views that are too short.
     pub fn plain<E: Pod>(
         &self,
         gpu: &Gpu,
-        (x, batch): (View<E>, usize),
+        x: (View<E>, usize),
         w: &Weight<E>,
-        norm: Option<InputNorm<E>>,
         out: View<E>,
     ) -> Result<(), GpuError> {
-        self.check::<E>(batch)?;
-        let bias = optional(w.bias, w.rows)?;
-        let out = out.arg(batch * w.rows)?;
-        self.normed(gpu, &self.plain, (x, batch), w, (norm, w.matrix.arg(w.rows * w.k)?, bias, out))
+        self.project(gpu, &self.plain, x, (w, w.rows), out)
     }
 
-    /// `out[batch, rows] = round(round(silu(gate)) * up)` of `norm(x)`; `w.rows` counts gate rows, the matrix holds gate then up.
+    /// `out[batch, rows] = round(round(silu(gate)) * up)`; `w.rows` counts gate rows, the matrix holds gate then up.
     ///
     /// # Errors
     /// As [`Linear::plain`].
     pub fn swiglu<E: Pod>(
         &self,
         gpu: &Gpu,
-        (x, batch): (View<E>, usize),
+        x: (View<E>, usize),
         w: &Weight<E>,
-        norm: Option<InputNorm<E>>,
         out: View<E>,
     ) -> Result<(), GpuError> {
-        self.check::<E>(batch)?;
-        let bias = optional(w.bias, 2 * w.rows)?;
-        let out = out.arg(batch * w.rows)?;
-        let matrix = w.matrix.arg(2 * w.rows * w.k)?;
-        self.normed(gpu, &self.swiglu, (x, batch), w, (norm, matrix, bias, out))
+        self.project(gpu, &self.swiglu, x, (w, 2 * w.rows), out)
     }
 
-    fn normed<E: Pod>(
+    fn project<E: Pod>(
         &self,
         gpu: &Gpu,
         kernel: &Kernel,
         (x, batch): (View<E>, usize),
-        w: &Weight<E>,
-        (norm, matrix, bias, out): (Option<InputNorm<E>>, Arg, Arg, Arg),
+        (w, matrix_rows): (&Weight<E>, usize),
+        out: View<E>,
     ) -> Result<(), GpuError> {
-        let (mut weight, mut observe, mut eps, mut shared) = (Arg::none(), Arg::none(), 0.0, 0);
-        if let Some(norm) = norm {
-            weight = norm.weight.arg(w.k)?;
-            observe = optional(norm.observe, batch * w.k)?;
-            eps = norm.eps;
-            shared = batch * (w.k + PAD) * size_of::<E>();
-        }
-        let shared = u32::try_from(shared).unwrap_or(u32::MAX);
+        self.check::<E>(batch)?;
         let arguments = [
             x.arg(batch * w.k)?,
-            matrix,
-            bias,
-            out,
-            weight,
-            observe,
-            Arg::from(eps),
+            w.matrix.arg(matrix_rows * w.k)?,
+            optional(w.bias, matrix_rows)?,
+            out.arg(batch * w.rows)?,
             Arg::count(w.rows)?,
             Arg::count(w.k)?,
             Arg::count(batch)?,
         ];
-        let shape = grid([blocks(w.rows, ROWS)?, 1, 1], 256).shared(shared).overlapping();
+        let shape = grid([blocks(w.rows, ROWS)?, 1, 1], 256).overlapping();
         gpu.launch(kernel, shape, &arguments)
     }
 
