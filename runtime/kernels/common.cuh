@@ -97,7 +97,17 @@ DEVICE float high_e(u32 word) { return bits_to_f32(word & 0xffff0000u); }
 #endif
 #if ELEM != 0
 DEVICE u32 pack_e(float low, float high) {
+#ifdef EMULATED
     return static_cast<u32>(narrow_e(low)) | static_cast<u32>(narrow_e(high)) << 16;
+#else
+    u32 word;
+#if ELEM == 1
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+#endif
+    return word;
+#endif
 }
 #endif
 
@@ -153,6 +163,12 @@ DEVICE void ldmatrix_x4_trans(u32 *r, const void *row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from)
                  : "memory");
+}
+// 2 to the power of `value`, within 2^-22 of it relatively; subnormal results are 0.
+DEVICE float exp2_ftz(float value) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+    return power;
 }
 #endif
 

@@ -382,3 +382,4 @@ inline void ldmatrix(unsigned *r, const void *row, bool transposed) {
 } // namespace emulated
 inline void ldmatrix_x4(unsigned *r, const void *row) { emulated::ldmatrix(r, row, false); }
 inline void ldmatrix_x4_trans(unsigned *r, const void *row) { emulated::ldmatrix(r, row, true); }
+inline float exp2_ftz(float value) { const float power = std::exp2(value); return power < 1.17549435e-38f ? 0.0f : power; }

@@ -1,6 +1,7 @@
 //! Host side of the kernels: one file an operation family. Each checks shapes and lengths and queues the launch; nothing waits.
 
 pub mod attention;
+pub mod attention_prefill;
 pub mod embed;
 pub mod gather;
 pub mod linear;
