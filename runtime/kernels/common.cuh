@@ -201,6 +201,38 @@ DEVICE float block_sum(float value, float *slots) {
     return slots[32];
 }
 
+// ---- rows of logits ---------------------------------------------------------------------------------------------------------------
+
+// Smaller for larger logits, equal for +0 and -0, largest for NaN. With the id below it, a key that orders logits descending, lower id
+// first.
+DEVICE u32 rank_of(float logit) {
+    if (logit != logit) return 0xffffffffu;
+    const u32 bits = f32_to_bits(logit + 0.0f);
+    return bits >> 31 ? bits : ~(bits | 0x80000000u);
+}
+DEVICE float logit_of_rank(u32 rank) { return bits_to_f32(rank >> 31 ? rank : ~rank & 0x7fffffffu); }
+DEVICE u64 key_of(float logit, u32 id) { return static_cast<u64>(rank_of(logit)) << 32 | id; }
+#define NO_KEY 0xffffffffffffffffull
+
+// Elements at..at + 7 of a row of `count`, widened; -inf beyond its end.
+DEVICE void load_8(const elem *row, u32 at, u32 count, float *to) {
+    if (at + 8 <= count && (reinterpret_cast<u64>(row + at) & 15) == 0) {
+#if ELEM == 0
+        const vec16 words[2] = {reinterpret_cast<const vec16 *>(row + at)[0], reinterpret_cast<const vec16 *>(row + at)[1]};
+        for (int i = 0; i < 2; i++) {
+            to[4 * i] = bits_to_f32(words[i].x), to[4 * i + 1] = bits_to_f32(words[i].y);
+            to[4 * i + 2] = bits_to_f32(words[i].z), to[4 * i + 3] = bits_to_f32(words[i].w);
+        }
+#else
+        const vec16 word = *reinterpret_cast<const vec16 *>(row + at);
+        to[0] = low_e(word.x), to[1] = high_e(word.x), to[2] = low_e(word.y), to[3] = high_e(word.y);
+        to[4] = low_e(word.z), to[5] = high_e(word.z), to[6] = low_e(word.w), to[7] = high_e(word.w);
+#endif
+        return;
+    }
+    for (u32 i = 0; i < 8; i++) to[i] = at + i < count ? widen_e(row[at + i]) : -INFINITY_F;
+}
+
 // ---- sequences ---------------------------------------------------------------------------------------------------------------------
 // One sequence of a decode batch. K and V lie as [layers][kv_heads][capacity][head_dim] of `celem` from k_base and v_base on; `rows` rows
 // of each head are live. Absolute positions of the rows lie as [kv_heads][capacity] u32, or as [layers][kv_heads][capacity] where layers

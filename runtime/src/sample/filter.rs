@@ -6,7 +6,7 @@
 //! crossing token included. Where one of the two cuts, what is left is normalised again. A logit of -inf never survives.
 
 /// top-p from here on is off.
-const TOP_P_OFF: f32 = 1.0 - 1e-6;
+pub(crate) const TOP_P_OFF: f32 = 1.0 - 1e-6;
 
 /// Effective filter settings.
 #[derive(Debug, Clone, Copy, PartialEq)]

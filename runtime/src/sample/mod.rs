@@ -13,6 +13,7 @@ mod sampler;
 mod settings;
 
 pub use error::SampleError;
+pub(crate) use filter::TOP_P_OFF;
 pub use filter::{FilterMargins, Filters, Survivors};
 pub use race::Race;
 pub use sampler::{Draw, Sampler, SamplerState};

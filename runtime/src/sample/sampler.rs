@@ -41,6 +41,14 @@ impl SamplerState {
     pub const fn draws(&self) -> u64 {
         self.draws
     }
+
+    pub(crate) const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) const fn word(&self) -> u64 {
+        self.word
+    }
 }
 
 /// A drawn token and how it came about.
@@ -89,6 +97,10 @@ impl Sampler {
     #[must_use]
     pub const fn race(&self) -> Race {
         self.race
+    }
+
+    pub(crate) const fn vocab(&self) -> usize {
+        self.vocab
     }
 
     /// True where no random number is used.
