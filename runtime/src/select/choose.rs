@@ -42,34 +42,87 @@ fn everywhere(mode: SelectionMode, dims: Dims, rows: &[u32]) -> KeepSet {
     }
 }
 
+/// What can be said of a compaction by its sizes alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outline {
+    /// As [`Plan::Refused`].
+    Refused,
+    /// As [`Plan::Settled`].
+    Settled { keep: KeepSet, protected: usize },
+    /// As [`Plan::Rank`], with the rule for protected rows in place of the rows.
+    Rank { first_row: usize, count: usize, protection: Protection },
+}
+
+/// Which ranked rows are kept outright.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Protection {
+    /// Newest rows.
+    pub(crate) window: usize,
+    /// Prompt rows.
+    pub(crate) prompt: PromptRows,
+}
+
+/// How prompt rows are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PromptRows {
+    /// They are not protected.
+    Open,
+    /// They are the first ones.
+    Leading,
+    /// Their position in KV head 0 lies below the prompt length.
+    ByPosition,
+}
+
+/// Sizes of a compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    /// Live rows.
+    pub(crate) rows: usize,
+    /// As [`SelectInput::prompt_len`].
+    pub(crate) prompt_len: usize,
+    /// As [`SelectInput::keep`].
+    pub(crate) keep: usize,
+}
+
 /// Applies the rule set's arithmetic.
 pub(super) fn plan(rules: &Rules, dims: Dims, input: &SelectInput<'_>) -> Plan {
     let rows = input.cache.rows;
+    match outline(rules, dims, Sizes { rows, prompt_len: input.prompt_len, keep: input.keep }) {
+        Outline::Refused => Plan::Refused,
+        Outline::Settled { keep, protected } => Plan::Settled { keep, protected },
+        Outline::Rank { first_row, count, protection } => {
+            Plan::Rank { first_row, count, guarded: guards(protection, first_row, input) }
+        }
+    }
+}
+
+/// The part of the arithmetic that needs no row.
+pub(crate) fn outline(rules: &Rules, dims: Dims, input: Sizes) -> Outline {
+    let rows = input.rows;
     match rules.rule_set {
-        RuleSet::Hf => plan_hf(rules, rows, input),
+        RuleSet::Hf => outline_hf(rules, input),
         RuleSet::Trt | RuleSet::Vllm | RuleSet::Sglang => {
             let refuses = rules.rule_set == RuleSet::Vllm
                 && rules.protect_prefill
                 && rules.include_prefill_in_budget
                 && input.prompt_len > rules.kv_budget;
             if refuses {
-                return Plan::Refused;
+                return Outline::Refused;
             }
             if rows <= input.keep {
                 let all = span(0..rows);
-                return Plan::Settled { keep: everywhere(rules.mode, dims, &all), protected: 0 };
+                return Outline::Settled { keep: everywhere(rules.mode, dims, &all), protected: 0 };
             }
-            let guarded = guards(rules, input);
-            Plan::Rank { first_row: 0, count: input.keep, guarded }
+            Outline::Rank { first_row: 0, count: input.keep, protection: protection(rules, input) }
         }
     }
 }
 
 /// `hf`: the prefix always spends budget; a prefix that fills it drops every decode row.
-fn plan_hf(rules: &Rules, rows: usize, input: &SelectInput<'_>) -> Plan {
-    let budget = input.keep;
+fn outline_hf(rules: &Rules, input: Sizes) -> Outline {
+    let (rows, budget) = (input.rows, input.keep);
     let prefix = if rules.protect_prefill { input.prompt_len.min(rows) } else { 0 };
-    let settled = |kept: usize| Plan::Settled {
+    let settled = |kept: usize| Outline::Settled {
         keep: KeepSet::Shared(span(0..kept)),
         protected: prefix.min(kept),
     };
@@ -79,35 +132,41 @@ fn plan_hf(rules: &Rules, rows: usize, input: &SelectInput<'_>) -> Plan {
         settled(budget.min(prefix))
     } else {
         let scored = rows - prefix;
-        Plan::Rank {
+        Outline::Rank {
             first_row: prefix,
             count: (budget - prefix).min(scored),
-            guarded: vec![false; scored],
+            protection: Protection { window: 0, prompt: PromptRows::Open },
         }
     }
 }
 
 /// Rows kept outright: the newest of the window and the prompt. `trt` knows prompt rows by the positions of KV head 0, the others
 /// by row.
-fn guards(rules: &Rules, input: &SelectInput<'_>) -> Vec<bool> {
-    let rows = input.cache.rows;
+fn protection(rules: &Rules, input: Sizes) -> Protection {
     let native = rules.rule_set == RuleSet::Trt;
-    let mut window = rules.recent_window.min(rows);
+    let mut window = rules.recent_window.min(input.rows);
     if native {
         window = window.min(input.keep);
     }
-    let prompt = rules.protect_prefill || (native && !rules.count_prompt_tokens);
-    let in_prompt = |row: usize| {
-        prompt
-            && if native {
-                input.cache.positions.first().is_some_and(|positions| {
-                    positions.get(row).is_some_and(|&at| (at as usize) < input.prompt_len)
-                })
-            } else {
-                row < input.prompt_len
-            }
+    let prompt = match rules.protect_prefill || (native && !rules.count_prompt_tokens) {
+        false => PromptRows::Open,
+        true if native => PromptRows::ByPosition,
+        true => PromptRows::Leading,
     };
-    (0..rows).map(|row| row >= rows - window || in_prompt(row)).collect()
+    Protection { window, prompt }
+}
+
+/// The rows from `first_row` on that `protection` names.
+fn guards(protection: Protection, first_row: usize, input: &SelectInput<'_>) -> Vec<bool> {
+    let rows = input.cache.rows;
+    let in_prompt = |row: usize| match protection.prompt {
+        PromptRows::Open => false,
+        PromptRows::Leading => row < input.prompt_len,
+        PromptRows::ByPosition => input.cache.positions.first().is_some_and(|positions| {
+            positions.get(row).is_some_and(|&at| (at as usize) < input.prompt_len)
+        }),
+    };
+    (first_row..rows).map(|row| row >= rows - protection.window || in_prompt(row)).collect()
 }
 
 /// The `count` best columns, best first. Ties: the lower column, or the higher one under a planted fault. No value is NaN.

@@ -6,7 +6,7 @@ use super::{Rules, SelectError};
 
 /// The fault in force, if it is one of the selector's; everything else is left to the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Faults(Option<Cause>);
+pub(crate) struct Faults(Option<Cause>);
 
 impl Faults {
     /// Checks that the rules can show the fault at all.
@@ -38,32 +38,32 @@ impl Faults {
     }
 
     /// R is the row count.
-    pub(super) fn round_start_is_rows(self) -> bool {
+    pub(crate) fn round_start_is_rows(self) -> bool {
         self.is(Cause::RoundStartRows)
     }
 
     /// Mean and deviation are taken over the unprotected rows (`hf`: over the protected ones too).
-    pub(super) fn zscore_rows(self) -> bool {
+    pub(crate) fn zscore_rows(self) -> bool {
         self.is(Cause::ZscoreRows)
     }
 
     /// n and n - 1 change places.
-    pub(super) fn zscore_population(self) -> bool {
+    pub(crate) fn zscore_population(self) -> bool {
         self.is(Cause::ZscorePopulation)
     }
 
     /// Maximum and mean over layers change places.
-    pub(super) fn other_layer_reduction(self) -> bool {
+    pub(crate) fn other_layer_reduction(self) -> bool {
         self.is(Cause::LayerMax)
     }
 
     /// The higher row wins a tie.
-    pub(super) fn higher_row_wins(self) -> bool {
+    pub(crate) fn higher_row_wins(self) -> bool {
         self.is(Cause::TieOrder)
     }
 
     /// The newest row is ranked below every other.
-    pub(super) fn newest_row_lost(self) -> bool {
+    pub(crate) fn newest_row_lost(self) -> bool {
         self.is(Cause::WindowRowLost)
     }
 }

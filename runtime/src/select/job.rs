@@ -7,6 +7,7 @@ use super::reduce::{Rankings, Reduced, Reducer};
 use super::score::{Matrix, Span};
 use super::selector::{SelectInput, Selector, count};
 use super::stages::Grid;
+use super::weights::Head;
 use super::{KeepSet, NoiseGenerator, SelectError, Selection, StageSeconds, Stages};
 
 /// One ranking under way.
@@ -127,17 +128,26 @@ impl Job<'_> {
         if !rankings.lists().into_iter().flatten().any(|score| score.is_nan()) {
             return Ok(());
         }
-        let columns = self.guarded.len();
-        for (head, row) in self.selector.heads.iter().zip(raw) {
-            let skipped = row.len() - columns;
-            if let Some(column) = row[skipped..].iter().position(|score| !score.is_finite()) {
-                return Err(SelectError::NotANumber {
-                    layer: count(head.layer),
-                    head: count(head.head),
-                    row: self.first_row + column,
-                });
-            }
-        }
-        Err(SelectError::Input("scores overflow f32 while they are normalised".to_owned()))
+        Err(not_a_number(&self.selector.heads, raw, self.guarded.len(), self.first_row))
     }
+}
+
+/// Why a ranking holds a NaN: the first raw score of the last `columns` columns that is none, else the reductions.
+pub(crate) fn not_a_number(
+    heads: &[Head],
+    raw: &Matrix,
+    columns: usize,
+    first_row: usize,
+) -> SelectError {
+    for (head, row) in heads.iter().zip(raw) {
+        let skipped = row.len() - columns;
+        if let Some(column) = row[skipped..].iter().position(|score| !score.is_finite()) {
+            return SelectError::NotANumber {
+                layer: count(head.layer),
+                head: count(head.head),
+                row: first_row + column,
+            };
+        }
+    }
+    SelectError::Input("scores overflow f32 while they are normalised".to_owned())
 }

@@ -9,7 +9,7 @@ use super::weights::Head;
 
 /// How the direct form rounds and floors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direct {
+pub(crate) enum Direct {
     /// |z| = sqrt(max(., 1e-8)); E after the reduction over offsets.
     Native,
     /// |z| = sqrt(. + 1e-8); E inside each offset.

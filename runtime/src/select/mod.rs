@@ -15,6 +15,7 @@ mod input;
 mod job;
 mod kernel;
 mod noise;
+pub(crate) mod parts;
 mod phase;
 mod reduce;
 mod rules;

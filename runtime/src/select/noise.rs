@@ -24,6 +24,20 @@ impl NoiseGenerator {
         Self { state, next: STATE }
     }
 
+    /// The state, then the index of the next word.
+    pub(crate) fn words(&self) -> Vec<u32> {
+        let mut words = self.state.clone();
+        words.push(u32::try_from(self.next).unwrap_or(u32::MAX));
+        words
+    }
+
+    /// From [`NoiseGenerator::words`]; `None` where they are not such a list.
+    pub(crate) fn from_words(words: &[u32]) -> Option<Self> {
+        let (&next, state) = words.split_last()?;
+        let next = next as usize;
+        (state.len() == STATE && next <= STATE).then(|| Self { state: state.to_vec(), next })
+    }
+
     fn refill(&mut self) {
         for index in 0..STATE {
             let joined =
@@ -54,14 +68,14 @@ impl NoiseGenerator {
     }
 
     /// Draws and drops `count` values.
-    pub(super) fn skip(&mut self, count: usize) {
+    pub(crate) fn skip(&mut self, count: usize) {
         for _ in 0..count {
             self.bits();
         }
     }
 
     /// Adds one draw, scaled by 1e-6 in f32, to every value in order.
-    pub(super) fn add_to(&mut self, values: &mut [f32]) {
+    pub(crate) fn add_to(&mut self, values: &mut [f32]) {
         for value in values {
             *value += self.uniform() * 1e-6;
         }

@@ -26,6 +26,19 @@ pub(super) fn frequencies(rule_set: RuleSet, inv_freq: &[f32]) -> Vec<f32> {
     }
 }
 
+/// Round start of the row of the phase table that serves `round_start`; that itself where there is no table or it does not reach.
+pub(crate) fn table_row(rules: &Rules, round_start: usize) -> usize {
+    let tables = match rules.rule_set {
+        RuleSet::Vllm => true,
+        RuleSet::Sglang => !rules.disable_mlr,
+        RuleSet::Trt | RuleSet::Hf => false,
+    };
+    let step = rules.divide_length.max(1);
+    let reach = TABLE_REACH.max(rules.kv_budget.saturating_add(step));
+    let base = round_start / step * step;
+    if !tables || base < step || base > reach / step * step { round_start } else { base }
+}
+
 /// Cosines and sines of every offset and frequency, `[offsets][freqs]`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Phases {
@@ -53,18 +66,12 @@ impl Phases {
         offsets: &[f32],
         frequencies: &[f32],
     ) -> Self {
-        let tables = match rules.rule_set {
-            RuleSet::Vllm => true,
-            RuleSet::Sglang => !rules.disable_mlr,
-            RuleSet::Trt | RuleSet::Hf => false,
-        };
-        let step = rules.divide_length.max(1);
-        let reach = TABLE_REACH.max(rules.kv_budget.saturating_add(step));
-        let base = round_start / step * step;
-        if !tables || base < step || base > reach / step * step || base == round_start {
-            return Self::plain(round_start, offsets, frequencies);
+        let base = table_row(rules, round_start);
+        let plain = Self::plain(base, offsets, frequencies);
+        if base == round_start {
+            return plain;
         }
-        Self::plain(base, offsets, frequencies).turned(round_start - base, frequencies)
+        plain.turned(round_start - base, frequencies)
     }
 
     /// Adds `residual` steps by angle addition, in f32.

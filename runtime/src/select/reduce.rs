@@ -12,7 +12,7 @@ use super::{Dims, NoiseGenerator, Rules};
 
 /// The exact input of the top-k, by shape of the keep-sets.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Rankings {
+pub(crate) enum Rankings {
     Shared(Vec<f32>),
     PerHead(Vec<Vec<f32>>),
     PerLayer(Vec<Vec<f32>>),
@@ -20,7 +20,7 @@ pub(super) enum Rankings {
 }
 
 impl Rankings {
-    pub(super) fn lists_mut(&mut self) -> Vec<&mut Vec<f32>> {
+    pub(crate) fn lists_mut(&mut self) -> Vec<&mut Vec<f32>> {
         match self {
             Self::Shared(scores) => vec![scores],
             Self::PerHead(lists) | Self::PerLayer(lists) => lists.iter_mut().collect(),
@@ -28,7 +28,7 @@ impl Rankings {
         }
     }
 
-    pub(super) fn lists(&self) -> Vec<&Vec<f32>> {
+    pub(crate) fn lists(&self) -> Vec<&Vec<f32>> {
         match self {
             Self::Shared(scores) => vec![scores],
             Self::PerHead(lists) | Self::PerLayer(lists) => lists.iter().collect(),
@@ -36,7 +36,7 @@ impl Rankings {
         }
     }
 
-    pub(super) fn shape(&self) -> Vec<usize> {
+    pub(crate) fn shape(&self) -> Vec<usize> {
         let columns = self.lists().first().map_or(0, |list| list.len());
         match self {
             Self::Shared(_) => vec![columns],
@@ -50,15 +50,15 @@ impl Rankings {
 
 /// Which rows of the score matrix belong to which layer and KV head.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Model layers that are scored, ascending.
-    pub(super) layers: Vec<usize>,
+    pub(crate) layers: Vec<usize>,
     /// Rows by index of the layer, then KV head.
-    pub(super) rows: Vec<Vec<Vec<usize>>>,
+    pub(crate) rows: Vec<Vec<Vec<usize>>>,
 }
 
 impl Layout {
-    pub(super) fn new(heads: &[Head], dims: Dims) -> Self {
+    pub(crate) fn new(heads: &[Head], dims: Dims) -> Self {
         let mut layers: Vec<usize> = heads.iter().map(|head| head.layer).collect();
         layers.sort_unstable();
         layers.dedup();
@@ -74,14 +74,14 @@ impl Layout {
 
 /// Scores by stage on their way from the raw matrix to the top-k.
 #[derive(Debug)]
-pub(super) struct Reduced {
+pub(crate) struct Reduced {
     /// After normalising (and noise): rows of the matrix, or `[layer][kv_head]` flattened where the group is reduced first.
-    pub(super) z: Matrix,
+    pub(crate) z: Matrix,
     /// After the reduction over the group, `[layer][kv_head]` flattened; empty where the mode has no such stage. An empty list: no
     /// sampled head.
-    pub(super) group: Matrix,
+    pub(crate) group: Matrix,
     /// Before guards.
-    pub(super) rankings: Rankings,
+    pub(crate) rankings: Rankings,
 }
 
 /// What a reduction needs to know besides the scores.

@@ -152,7 +152,7 @@ impl Rules {
     }
 
     /// Is the trigonometric term dropped in fact?
-    pub(super) const fn trig_dropped(&self) -> bool {
+    pub(crate) const fn trig_dropped(&self) -> bool {
         match self.rule_set {
             RuleSet::Trt | RuleSet::Hf => self.disable_trig,
             RuleSet::Vllm => false,

@@ -14,7 +14,7 @@ use super::weights::Head;
 use super::{CacheView, Dims, Keys, Rules};
 
 /// Scores by head of the matrix, one value a scored row.
-pub(super) type Matrix = Vec<Vec<f32>>;
+pub(crate) type Matrix = Vec<Vec<f32>>;
 
 /// What is scored and from which position.
 #[derive(Debug, Clone, Copy)]
@@ -27,14 +27,14 @@ pub(super) struct Span {
 
 /// The scorer of a rule set.
 #[derive(Debug, Clone)]
-pub(super) struct Scorer {
+pub(crate) struct Scorer {
     rules: Rules,
     dims: Dims,
-    offsets: Vec<f32>,
-    frequencies: Vec<f32>,
-    attention_scaling: f32,
+    pub(crate) offsets: Vec<f32>,
+    pub(crate) frequencies: Vec<f32>,
+    pub(crate) attention_scaling: f32,
     /// Rows of the matrix that read each layer's KV head, by `layer * kv_heads + kv_head`; those without any are left out.
-    units: Vec<(usize, Vec<usize>)>,
+    pub(crate) units: Vec<(usize, Vec<usize>)>,
 }
 
 impl Scorer {
@@ -97,7 +97,8 @@ impl Scorer {
         matrix
     }
 
-    fn form(&self) -> Direct {
+    /// How the direct form floors and rounds.
+    pub(crate) fn form(&self) -> Direct {
         match self.rules.rule_set {
             RuleSet::Trt | RuleSet::Hf => Direct::Native,
             RuleSet::Vllm => Direct::Triton,

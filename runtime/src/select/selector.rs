@@ -124,13 +124,18 @@ impl Selector {
         input.cache.check(self.dims, true)?;
         let positions = input.cache.positions.iter().copied().flatten();
         let largest = positions.copied().max().unwrap_or(0).max(input.round_start);
-        if largest >= EXACT || count(input.cache.rows) >= EXACT {
-            return Err(SelectError::Input(format!(
-                "position {largest} is too large for exact f32 phases (limit {EXACT})"
-            )));
-        }
-        Ok(())
+        check_exact(largest, input.cache.rows)
     }
+}
+
+/// Refuses positions that f32 phases cannot be exact for.
+pub(crate) fn check_exact(largest: u32, rows: usize) -> Result<(), SelectError> {
+    if largest >= EXACT || count(rows) >= EXACT {
+        return Err(SelectError::Input(format!(
+            "position {largest} is too large for exact f32 phases (limit {EXACT})"
+        )));
+    }
+    Ok(())
 }
 
 pub(super) fn count(rows: usize) -> u32 {

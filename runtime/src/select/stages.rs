@@ -86,16 +86,16 @@ const fn mode_name(mode: SelectionMode) -> &'static str {
 }
 
 /// Where each row of the score matrix lies in the dumped grid.
-pub(super) struct Grid<'a> {
-    pub(super) rules: &'a Rules,
-    pub(super) dims: Dims,
-    pub(super) heads: &'a [Head],
-    pub(super) layout: &'a Layout,
+pub(crate) struct Grid<'a> {
+    pub(crate) rules: &'a Rules,
+    pub(crate) dims: Dims,
+    pub(crate) heads: &'a [Head],
+    pub(crate) layout: &'a Layout,
 }
 
 impl Grid<'_> {
     /// Assembles the stages; `raw` holds the scored columns only.
-    pub(super) fn stages(&self, raw: &Matrix, reduced: &Reduced, row_offset: usize) -> Stages {
+    pub(crate) fn stages(&self, raw: &Matrix, reduced: &Reduced, row_offset: usize) -> Stages {
         let columns = raw.first().map_or(0, Vec::len);
         let mut numbers: Vec<usize> = self.heads.iter().map(|head| head.head).collect();
         numbers.sort_unstable();

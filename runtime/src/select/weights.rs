@@ -10,23 +10,23 @@ use crate::RotaryTable;
 
 /// One row of the score matrix: a head of a layer with its statistics, each `[freqs]`.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Head {
+pub(crate) struct Head {
     /// Model layer.
-    pub(super) layer: usize,
+    pub(crate) layer: usize,
     /// Attention head, or KV head where statistics are averaged over the group.
-    pub(super) head: usize,
+    pub(crate) head: usize,
     /// KV head whose keys it scores.
-    pub(super) kv_head: usize,
+    pub(crate) kv_head: usize,
     /// Re of the mean query.
-    pub(super) re: Vec<f32>,
+    pub(crate) re: Vec<f32>,
     /// Im of the mean query.
-    pub(super) im: Vec<f32>,
+    pub(crate) im: Vec<f32>,
     /// |mu| with the rule set's floor.
-    pub(super) modulus: Vec<f32>,
+    pub(crate) modulus: Vec<f32>,
     /// s.
-    pub(super) scale: Vec<f32>,
+    pub(crate) scale: Vec<f32>,
     /// c * s.
-    pub(super) energy: Vec<f32>,
+    pub(crate) energy: Vec<f32>,
 }
 
 /// Raw means of one head, before anything is derived from them.
