@@ -188,14 +188,13 @@ fn a_whole_vocabulary_is_summarised_the_same_in_decode_and_in_prefill() {
     let uploaded = Uploaded::new(&gpu, DType::Bf16, &rows, vocab);
     let k = 8;
     let mut summaries = Summaries::new(&gpu, DType::Bf16, vocab, rows.len(), k).unwrap();
+    let slices = rows.len() * vocab.div_ceil(SLICE);
+    summaries.block_keys = gpu.alloc(slices * k).unwrap();
+    summaries.block_sums = gpu.alloc(slices * 3).unwrap();
     let mut before: Option<(Vec<LogitsRecord>, Vec<u32>)> = None;
     // As many blocks as slices, a few slices a block, one block a row.
-    for target in [usize::MAX >> 8, 30, 1] {
-        summaries.target = target.min(summaries.target * 100);
-        if target > 1000 {
-            summaries.block_keys = gpu.alloc(3 * 75 * k).unwrap();
-            summaries.block_sums = gpu.alloc(3 * 75 * 3).unwrap();
-        }
+    for target in [slices, 30, 1] {
+        summaries.target = target;
         let room = Room::new(&gpu, rows.len(), k);
         summaries.queue(&gpu, uploaded.rows(), None, k, room.output()).unwrap();
         for (found, values) in room.summaries(&gpu, k).iter().zip(&uploaded.values) {
