@@ -1,4 +1,5 @@
 use super::*;
+use crate::cuda::gpu::View;
 
 fn emulator() -> Option<Gpu> {
     Gpu::emulated().map_err(|error| eprintln!("skipped: {error}")).ok()
@@ -66,10 +67,9 @@ fn run(gpu: &Gpu, case: &Attention<u16, u16>, next: bool, tile: bool) -> Vec<f32
 #[test]
 fn masks_are_right_at_every_boundary() {
     let Some(gpu) = emulator() else { return };
-    let around = |edge: usize| [edge - 1, edge, edge + 1];
     for flash in [false, true] {
-        for rows in [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 150] {
-            for before in [0].into_iter().chain(around(32)).chain(around(64)).chain([130]) {
+        for rows in [1, 2, 15, 16, 17, 33, 64, 65, 127, 128, 150] {
+            for before in [0, 31, 33, 64, 95, 130] {
                 let sizes: &'static [usize] =
                     vec![rows, before, 2, 1, 16, rows + before + 3].leak();
                 let cell = cell(DType::Bf16, DType::Bf16, sizes);
