@@ -98,9 +98,9 @@ const TORCH_CUDA: Entry = Entry {
 
 /// What f32 sums over the survivors of a cell may be off by.
 fn slack(cell: &Cell) -> f64 {
-    let survivors = match cell.sizes {
-        &[_, vocab, 0] => vocab,
-        &[_, _, top_k] => top_k,
+    let survivors = match *cell.sizes {
+        [_, vocab, 0] => vocab,
+        [_, _, top_k] => top_k,
         _ => 1,
     };
     (survivors as f64 + 32.0) * f64::from(f32::EPSILON)

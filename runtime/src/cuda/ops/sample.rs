@@ -93,7 +93,7 @@ pub struct DeviceSampler {
 
 impl DeviceSampler {
     /// A sampler of `max_rows` slots with the settings of `sampler`, over logits of `dtype`. Where top-k leaves more than 1024 ids, a row
-    /// is sorted as a whole and its sums run over all survivors in order, in one thread: tenths of a millisecond to milliseconds.
+    /// is sorted as a whole and its sums run over all survivors in order, in one thread: far slower.
     ///
     /// # Errors
     /// [`GpuError::Unsupported`] for an element type or sizes that no kernel takes; device errors.
@@ -163,7 +163,7 @@ impl DeviceSampler {
         records: View<DrawRecord>,
     ) -> Result<(), GpuError> {
         let vocab = self.sampler.vocab();
-        let end = first.checked_add(input.rows).unwrap_or(usize::MAX);
+        let end = first.saturating_add(input.rows);
         let rows = input.rows;
         let mut arguments = vec![
             input.arg(self.dtype, vocab)?,

@@ -6,7 +6,7 @@ use lockstep_traces::DType;
 use crate::cuda::gpu::{Buffer, Gpu, GpuError};
 use crate::cuda::ops::logits::LogitsRows;
 
-/// Elements between two rows; one row more than none, so that a start one element late stays within the buffer.
+/// Elements between two rows and after the last, so that rows read one element late stay within the buffer.
 const PADDING: usize = 8;
 
 /// Steele, Lea, Flood: "Fast splittable pseudorandom number generators".

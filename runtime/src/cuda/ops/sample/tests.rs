@@ -185,9 +185,9 @@ fn a_long_stream_over_one_row_follows_the_cpu_through_a_recording() {
         for turn in 0..300 {
             // Recorded and not, in turn: the stream is one.
             if turn % 5 == 0 {
-                queue().unwrap()
+                queue().unwrap();
             } else {
-                graph.launch().unwrap()
+                graph.launch().unwrap();
             }
             let records = gpu.read(output.view()).unwrap();
             for row in [0, 2] {
@@ -327,4 +327,55 @@ fn one_row_draws_for_any_slot() {
     ));
     let two = LogitsRows { rows: 2, ..input };
     assert!(matches!(device.queue(&gpu, two, 0, None, output.view()), Err(GpuError::Range { .. })));
+}
+
+/// Draws from a row whose mass lies on a few ids.
+fn sparse(gpu: &Gpu, vocab: usize, seed: u64, masses: &[(usize, f32)], count: usize) -> Vec<u32> {
+    let sampler = Sampler::resolve(&spec("torch-cuda", 1.0, -1, 1.0, 0.0), vocab).unwrap();
+    let device = DeviceSampler::new(gpu, &sampler, DType::F32, 1).unwrap();
+    let output = gpu.zeros::<DrawRecord>(1).unwrap();
+    let mut row = vec![f32::NEG_INFINITY; vocab];
+    masses.iter().for_each(|&(id, mass)| row[id] = mass.ln());
+    let uploaded = upload(gpu, DType::F32, &[row], vocab);
+    let input = LogitsRows { logits: uploaded.view(), stride: vocab, rows: 1 };
+    device.start(gpu, 0, Some(seed)).unwrap();
+    let draw = || {
+        device.queue(gpu, input, 0, None, output.view()).unwrap();
+        gpu.read(output.view()).unwrap()[0].outcome().unwrap().token
+    };
+    (0..count).map(|_| draw()).collect()
+}
+
+#[test]
+fn the_streams_of_the_native_runtime_and_of_torch_come_out() {
+    let Some(gpu) = emulator() else { return };
+    // Expected draws of the native runtime.
+    let two = [(279, 0.545_416_1), (419, 0.454_583_85)];
+    let stream = sparse(&gpu, 100_000, 1235, &two, 8);
+    assert_eq!(stream, [419, 279, 279, 419, 279, 279, 419, 419]);
+    // torch 2.11 on an H200 with seed 0, the same as in the test of the race on the CPU.
+    let all = [
+        (940, 0.002_073_981),
+        (16_536, 0.001_993_097_1),
+        (30_350, 0.007_708_797),
+        (51_028, 0.005_855_678_6),
+        (58_233, 0.027_563_41),
+        (60_785, 0.001_089_356_6),
+        (65_257, 0.006_727_404),
+        (65_841, 0.180_862_86),
+        (67_031, 0.022_654_863),
+        (68_884, 0.008_861_015),
+        (77_059, 0.097_877_84),
+        (77_277, 0.016_731_681),
+        (77_643, 0.090_222_53),
+        (77_692, 0.121_235_06),
+        (79_619, 0.046_417_546),
+        (89_827, 0.003_166_778_7),
+        (93_777, 0.045_420_79),
+        (121_510, 0.074_198_49),
+        (122_888, 0.227_170_5),
+        (143_512, 0.012_168_312),
+    ];
+    let stream = sparse(&gpu, 151_936, 0, &all, 8);
+    assert_eq!(stream, [77_277, 122_888, 77_643, 121_510, 77_059, 77_692, 65_841, 65_841]);
 }
