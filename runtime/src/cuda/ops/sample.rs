@@ -83,7 +83,6 @@ pub struct DeviceSampler {
     sampler: Sampler,
     dtype: DType,
     streams: Buffer<Stream>,
-    records: Buffer<DrawRecord>,
     seen: Buffer<Seen>,
     bins: Buffer<u32>,
     keys: Buffer<u64>,
@@ -94,7 +93,7 @@ pub struct DeviceSampler {
 
 impl DeviceSampler {
     /// A sampler of `max_rows` slots with the settings of `sampler`, over logits of `dtype`. Where top-k leaves more than 1024 ids, a row
-    /// is sorted as a whole and its sums run over all survivors in order, in one thread: tenths of a millisecond to milliseconds.
+    /// is sorted as a whole and its sums run over all survivors in order, in one thread: far slower.
     ///
     /// # Errors
     /// [`GpuError::Unsupported`] for an element type or sizes that no kernel takes; device errors.
@@ -116,19 +115,17 @@ impl DeviceSampler {
         };
         let seen = vec![Seen { best: u64::MAX, bad: u32::MAX, arrived: 0 }; max_rows];
         let state = sampler.start(None);
-        let this = Self {
+        Ok(Self {
             kernel: gpu.kernel(program, name)?,
             sampler: sampler.clone(),
             dtype,
             streams: gpu.upload(&vec![stream_of(&state); max_rows])?,
-            records: gpu.zeros(max_rows)?,
             seen: gpu.upload(&seen)?,
             bins: gpu.zeros(if filtered { max_rows * BINS } else { 0 })?,
             keys: gpu.alloc(2 * room * max_rows)?,
             masses: gpu.alloc(room * max_rows)?,
             room,
-        };
-        Ok(this)
+        })
     }
 
     /// Begins a request in `slot`, as [`Sampler::start`] does. The host waits.
@@ -151,14 +148,8 @@ impl DeviceSampler {
         self.streams.view()
     }
 
-    /// What the last draw of each slot came to.
-    #[must_use]
-    pub const fn records(&self) -> View<DrawRecord> {
-        self.records.view()
-    }
-
-    /// Queues one draw from each row of `input` for the slots `first`, `first + 1`, ... With `slots`, the device's view of these, those that
-    /// are not active keep their record and their stream.
+    /// Queues one draw from each row of `input` for the slots `first`, `first + 1`, ..., with one record of each in `records`. With `slots`,
+    /// the device's view of these, those that are not active keep their record and their stream.
     ///
     /// # Errors
     /// [`GpuError::Range`] for slots that are not there or a view that is too short, [`GpuError::Unsupported`] for a stride below the
@@ -169,15 +160,16 @@ impl DeviceSampler {
         input: LogitsRows,
         first: usize,
         slots: Option<View<Slot>>,
+        records: View<DrawRecord>,
     ) -> Result<(), GpuError> {
         let vocab = self.sampler.vocab();
-        let end = first.checked_add(input.rows).unwrap_or(usize::MAX);
+        let end = first.saturating_add(input.rows);
         let rows = input.rows;
         let mut arguments = vec![
             input.arg(self.dtype, vocab)?,
             slots.map_or(Ok(Arg::none()), |slots| slots.arg(rows))?,
             self.streams.part(first..end)?.arg(rows)?,
-            self.records.part(first..end)?.arg(rows)?,
+            records.arg(rows)?,
             self.seen.part(first..end)?.arg(rows)?,
         ];
         let blocks = |ids: usize| grid_size(vocab.div_ceil(ids));
