@@ -138,12 +138,14 @@ template <int TILES> DEVICE void sum_by_fma(Parts<TILES> &parts, const elem *con
                 }
             }
 #pragma unroll
-        for (u32 b = 0; b < COLUMNS; b++)
+        for (u32 b = 0; b < COLUMNS; b++) {
+            if (b >= batch) break;
 #pragma unroll
             for (u32 r = 0; r < 2; r++) {
                 const float sum = warp_sum(sums[r][b]);
                 if (lane == 0) parts.at[tile][0][(warp * 2 + r) * COLUMNS + b] = sum;
             }
+        }
     }
 }
 

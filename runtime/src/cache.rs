@@ -141,6 +141,36 @@ impl KvCache {
         }
     }
 
+    /// A cache of rows that are there already: bytes by layer and head, positions by head (or by layer and head).
+    ///
+    /// # Errors
+    /// [`RuntimeError::KeepSet`] where lists are missing or differ in length.
+    pub(crate) fn from_rows(
+        shape: CacheShape,
+        k: &[Vec<u8>],
+        v: &[Vec<u8>],
+        positions: Vec<Vec<u32>>,
+    ) -> Result<Self, RuntimeError> {
+        let rows = positions.first().map_or(0, Vec::len);
+        let bytes = rows * shape.head_dim * shape.dtype.size();
+        let heads = shape.layers * shape.kv_heads;
+        let whole = k.len() == heads
+            && v.len() == heads
+            && k.iter().chain(v).all(|list| list.len() == bytes)
+            && positions.iter().all(|list| list.len() == rows);
+        if !whole {
+            let what = "the lists of rows differ in length".to_owned();
+            return Err(RuntimeError::KeepSet { layer: 0, head: 0, what });
+        }
+        let read = |list: &Vec<u8>| match shape.dtype {
+            DType::F16 => Rows::F16(bytemuck::allocation::pod_collect_to_vec(list)),
+            DType::Bf16 => Rows::Bf16(bytemuck::allocation::pod_collect_to_vec(list)),
+            _ => Rows::F32(bytemuck::allocation::pod_collect_to_vec(list)),
+        };
+        let (k, v) = (k.iter().map(read).collect(), v.iter().map(read).collect());
+        Ok(Self { shape, rows, k, v, positions })
+    }
+
     /// Sizes.
     #[must_use]
     pub const fn shape(&self) -> CacheShape {

@@ -191,7 +191,7 @@ mod tests {
         rows: CalibrationRows,
         options: RunOptions,
     ) -> Result<QueryStats, RuntimeError> {
-        let load = LoadOptions { dtype: Some(DType::F32), cache_dtype: None };
+        let load = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
         let engine = Engine::load(&kit::ledger(), &load).unwrap();
         let requests: Vec<Request> = samples
             .iter()

@@ -107,6 +107,9 @@ pub enum RuntimeError {
         /// Cause.
         source: crate::sample::SampleError,
     },
+    /// The device failed.
+    #[error("cuda: {0}")]
+    Device(#[from] crate::cuda::gpu::GpuError),
     /// The policy gave a keep-set that the cache cannot follow.
     #[error("keep-set of layer {layer}, KV head {head}: {what}")]
     KeepSet {

@@ -11,7 +11,9 @@ pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
 };
-pub(crate) use run::{CalibrateArgs, DemoArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs};
+pub(crate) use run::{
+    CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
+};
 
 /// Finds out why one LLM runtime's output is not another's.
 #[derive(Debug, Parser)]
@@ -48,6 +50,8 @@ pub(crate) enum DeviceArg {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// The kernels of the CUDA backend as C++ on the host: slow, for tests of their logic.
+    Emulated,
 }
 
 /// The verbs.
@@ -169,7 +173,14 @@ pub(crate) struct BenchArgs {
     /// Measure Lockstep itself.
     #[arg(long = "self", required = true)]
     pub(crate) itself: bool,
-    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`; all without it.
+    /// Where to compute: `cuda` measures the GPU's figures (with --random), anything else the CPU's.
+    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
+    pub(crate) device: DeviceArg,
+    /// Shape of the random model on a GPU: qwen3-8b, qwen3-tiny.
+    #[arg(long, value_name = "SHAPE", default_value = "qwen3-8b")]
+    pub(crate) random: String,
+    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`; on a GPU `decode`, `long`, `batch`, `compaction`, `prefill`, `dump`,
+    /// `ledger`, `sampling`; all without it.
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Megabytes of weights of the random Qwen3 model for `decode`.

@@ -42,9 +42,12 @@ pub(crate) struct TokenSource {
 /// `run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Model folder: config.json, safetensors, tokenizer.json. Not needed with --cache.
-    #[arg(long, required_unless_present = "cache")]
+    /// Model folder: config.json, safetensors, tokenizer.json. Not needed with --cache or --random.
+    #[arg(long, required_unless_present_any = ["cache", "random"])]
     pub(crate) model: Option<PathBuf>,
+    /// Random weights of a known shape, made on the GPU: qwen3-8b, qwen3-tiny.
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["model", "cache"])]
+    pub(crate) random: Option<String>,
     #[command(flatten)]
     pub(crate) source: TokenSource,
     /// Rows of the dataset: `3`, `0-9`, or sample ids with commas.
@@ -65,6 +68,8 @@ pub(crate) struct RunArgs {
     /// Where to compute.
     #[arg(long, value_enum, default_value_t = DeviceArg::Auto)]
     pub(crate) device: DeviceArg,
+    #[command(flatten)]
+    pub(crate) on_device: DeviceArgs,
     /// Most tokens to generate for each sample.
     #[arg(long, default_value_t = 512)]
     pub(crate) max_new_tokens: usize,
@@ -83,6 +88,32 @@ pub(crate) struct RunArgs {
     /// Plant this mistake in the engine.
     #[arg(long, value_name = "FAULT")]
     pub(crate) plant: Option<String>,
+}
+
+/// Choices of a run on a GPU; the CPU backend has none of them.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Fixed splits of the attention: a sequence's bits depend on nothing but the sequence.
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+    /// Launch every kernel of every step; nothing is recorded and replayed.
+    #[arg(long)]
+    pub(crate) no_cuda_graph: bool,
+    /// Batch sizes that steps are recorded for, e.g. 1,2,4,8.
+    #[arg(long, value_delimiter = ',', value_name = "LADDER")]
+    pub(crate) batch_buckets: Option<Vec<usize>>,
+    /// Live rows that steps are recorded for, e.g. 256,1024,4096; beyond the last they double.
+    #[arg(long, value_delimiter = ',', value_name = "LADDER")]
+    pub(crate) row_buckets: Option<Vec<usize>>,
+    /// Rows are chosen by the CPU's selector from downloaded keys.
+    #[arg(long)]
+    pub(crate) host_selection: bool,
+    /// Rows are moved by the CPU.
+    #[arg(long)]
+    pub(crate) host_gather: bool,
+    /// Prompt rows of one pass.
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) prefill_rows: Option<usize>,
 }
 
 /// Cache policy.

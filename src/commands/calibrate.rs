@@ -30,7 +30,8 @@ pub(crate) fn execute(args: &CalibrateArgs, format: Format) -> anyhow::Result<St
             )));
         }
     }
-    let engine = Engine::load(&args.model, &LoadOptions { dtype: args.dtype, cache_dtype: None })?;
+    let engine =
+        Engine::load(&args.model, &LoadOptions { dtype: args.dtype, ..LoadOptions::default() })?;
     let (requests, teacher) = match (&args.dataset, &args.run) {
         (Some(path), _) => of_dataset(path, args.select.as_deref(), &engine)?,
         (None, Some(run)) => of_run(run)?,

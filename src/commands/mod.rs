@@ -5,6 +5,7 @@ mod calibrate;
 mod check;
 mod conformance;
 mod demo;
+mod device;
 mod diff;
 mod doctor;
 mod foreign;

@@ -7,6 +7,7 @@ use lockstep_runtime::engine::{Engine, LoadOptions, Request, RunOptions, RunSumm
 use lockstep_traces::{Cause, PolicyKind, PolicySpec, RecordPlan, SamplingSpec};
 use serde_json::json;
 
+use super::device;
 use super::inputs::{self, DatasetRow};
 use super::recording::{self, Job};
 use super::selection;
@@ -15,14 +16,19 @@ use crate::console;
 use crate::exit::{Status, usage};
 
 pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> {
-    check_device(args.device)?;
     let plant = engine_plant(args.plant.as_deref())?;
     if args.source.cache.is_some() {
+        if matches!(args.device, DeviceArg::Cuda | DeviceArg::Emulated) {
+            return Err(usage("--cache selects on the CPU; leave --device out"));
+        }
         return selection::execute(args, plant, format);
     }
-    let model = args.model.as_deref().context("--model is needed")?;
-    let engine =
-        Engine::load(model, &LoadOptions { dtype: args.dtype, cache_dtype: args.cache_dtype })?;
+    let device = device::choose(args.device)?;
+    let load = LoadOptions { dtype: args.dtype, cache_dtype: args.cache_dtype, device };
+    let engine = match &args.random {
+        Some(shape) => Engine::random(shape, &load)?,
+        None => Engine::load(args.model.as_deref().context("--model is needed")?, &load)?,
+    };
     for remark in engine.remarks() {
         console::note(&format!("note: {remark}"));
     }
@@ -39,6 +45,7 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
         stop_ids: args.stop_ids.clone(),
         batch: args.batch,
         plant,
+        device: device::options(&args.on_device),
         ..RunOptions::default()
     };
     let plan = record_plan(&args.record);
@@ -51,16 +58,8 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
         ));
         return Ok(Status::Inconclusive);
     };
-    print(args, &requests, &summary, format)?;
+    print(args, &device::name(&engine), (&requests, &summary), format)?;
     Ok(Status::Parity)
-}
-
-/// Only the CPU backend is in this build.
-pub(crate) fn check_device(device: DeviceArg) -> anyhow::Result<()> {
-    if device == DeviceArg::Cuda {
-        return Err(usage("--device cuda: this build has no cuda backend; use --device cpu"));
-    }
-    Ok(())
 }
 
 /// A fault that sits in the engine.
@@ -158,8 +157,8 @@ pub(crate) fn record_plan(args: &RecordArgs) -> RecordPlan {
 #[expect(clippy::cast_precision_loss, reason = "token counts in a rate for people")]
 fn print(
     args: &RunArgs,
-    requests: &[Request],
-    summary: &RunSummary,
+    device: &str,
+    (requests, summary): (&[Request], &RunSummary),
     format: Format,
 ) -> anyhow::Result<()> {
     let rate =
@@ -178,7 +177,7 @@ fn print(
         "run": args.out.display().to_string(), "samples": requests.len(), "finished": summary.finished,
         "prompt_tokens": summary.prompt_tokens, "decode_tokens": summary.decode_tokens,
         "compactions": summary.compactions, "prefill_seconds": summary.prefill_seconds,
-        "decode_seconds": summary.decode_seconds, "device": "cpu",
+        "decode_seconds": summary.decode_seconds, "device": device,
     });
     console::answer(format, &text, &answer)
 }

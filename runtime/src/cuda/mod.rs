@@ -3,6 +3,8 @@
 
 pub mod catalog;
 pub mod gpu;
+pub mod model;
+
 pub mod ops;
 mod slot;
 pub mod testing;

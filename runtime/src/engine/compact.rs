@@ -1,16 +1,16 @@
-//! One compaction: choose, dump, gather, report.
+//! One compaction: choose, dump, gather, report. Where the rows move is the backend's (`compact_cpu`, `compact_cuda`).
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
-use lockstep_traces::{DType, Dump, DumpId, EventRow, Probe, Tensor, TraceSink};
+use lockstep_traces::{Dump, DumpId, EventRow, Probe, Tensor, TraceSink};
 
+use super::backend::{Cache, Device};
 use super::sequence::Sequence;
+use super::{compact_cpu, compact_cuda};
 use crate::RuntimeError;
-use crate::cache::{GatherMode, KvCache};
+use crate::cache::GatherMode;
 use crate::policy::{Compaction, Policy};
-use crate::select::{CacheView, KeepSet, Keys, Selection};
-use crate::weights::Elements;
+use crate::select::{KeepSet, SelectError, Selection};
 
 /// How rows are moved.
 #[derive(Debug, Clone, Copy)]
@@ -21,9 +21,28 @@ pub(super) struct Gather<'a> {
     pub(super) forced: Option<&'a KeepSet>,
 }
 
+/// What a sink wants of a compaction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) cache: bool,
+    pub(super) scores: bool,
+}
+
+/// A compaction that was done.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub(super) selection: Selection,
+    /// The policy's choice, where another one was forced.
+    pub(super) own: Option<KeepSet>,
+    pub(super) gather_seconds: f64,
+    /// Rows and positions before and after, where wanted.
+    pub(super) tensors: Vec<Tensor>,
+}
+
 /// Compacts the cache of `sequence` as `due` says and records it.
 pub(super) fn compact(
     policy: &Policy,
+    device: &mut Device<'_>,
     how: Gather<'_>,
     sequence: &mut Sequence<'_>,
     due: &Compaction,
@@ -31,44 +50,38 @@ pub(super) fn compact(
 ) -> Result<(), RuntimeError> {
     let request = sequence.request;
     let (sample_id, ordinal) = (request.sample_id.as_str(), due.ordinal);
-    let cache_wanted = sink.wants(Probe::Cache { sample_id, ordinal });
-    let scores_wanted = sink.wants(Probe::Scores { sample_id, ordinal });
-    let mut tensors = Vec::new();
-    if cache_wanted {
-        tensors.extend(rows(&sequence.cache, "pre"));
-    }
-    if cache_wanted || scores_wanted {
-        tensors.push(positions(&sequence.cache, "positions.pre"));
-    }
-    let view = view(&sequence.cache);
-    let mut selection =
-        policy.choose(&mut sequence.state, due, &view, scores_wanted).map_err(|source| {
-            RuntimeError::Compaction {
-                sample_id: sample_id.to_owned(),
-                ordinal,
-                position: due.absolute_position,
-                source,
-            }
-        })?;
-    let own = how.forced.map(|forced| force(&mut selection, forced, due)).transpose()?;
-    let started = Instant::now();
-    sequence.cache.gather(|layer, head| selection.keep.rows(layer, head), how.mode)?;
-    let gather_seconds = started.elapsed().as_secs_f64();
-    if cache_wanted {
-        tensors.extend(rows(&sequence.cache, "post"));
-    }
+    let wanted = Wanted {
+        cache: sink.wants(Probe::Cache { sample_id, ordinal }),
+        scores: sink.wants(Probe::Scores { sample_id, ordinal }),
+    };
+    // One compaction's rows lie in the device's staging memory at a time.
+    device.deliver(sink)?;
+    let moved = match (&mut sequence.cache, &mut *device) {
+        (Cache::Cpu(cache), _) => {
+            compact_cpu::compact(policy, how, (cache, &mut sequence.state), due, wanted)
+        }
+        (Cache::Cuda(cache), Device::Cuda(run)) => {
+            compact_cuda::compact(policy, run, how, (cache, &mut sequence.state), due, wanted)
+        }
+        (Cache::Cuda(_), Device::Cpu(_)) => {
+            unreachable!("caches are made by the run's own backend")
+        }
+    };
+    let mut moved = moved.map_err(|error| located(error, sample_id, due))?;
     let mut dump_path = None;
-    if !tensors.is_empty() {
-        tensors.push(positions(&sequence.cache, "positions.post"));
-        let keep = selection.keep.to_i32();
-        tensors.push(Tensor::from_i32("keep", selection.keep.shape(), &keep));
+    if wanted.cache || wanted.scores {
+        let keep = &moved.selection.keep;
+        let mut tensors = std::mem::take(&mut moved.tensors);
+        tensors.push(Tensor::from_i32("keep", keep.shape(), &keep.to_i32()));
+        let own = moved.own.as_ref();
         tensors.extend(own.map(|own| Tensor::from_i32("keep.own", own.shape(), &own.to_i32())));
-        tensors.extend(selection.stages.iter().flat_map(|stages| stages.tensors()));
+        tensors.extend(moved.selection.stages.iter().flat_map(|stages| stages.tensors()));
         let id = DumpId::Compaction { sample_id: sample_id.to_owned(), ordinal };
         dump_path = Some(id.relative_path());
-        let metadata = metadata(policy, sequence, due, &selection);
-        sink.dump(Dump { id, metadata, tensors })?;
+        let metadata = metadata(policy, sequence, due, &moved.selection);
+        device.dump(Dump { id, metadata, tensors }, sink)?;
     }
+    let Moved { selection, gather_seconds, .. } = moved;
     sink.event(EventRow {
         sample_id: sample_id.to_owned(),
         ordinal,
@@ -87,8 +100,45 @@ pub(super) fn compact(
     Ok(())
 }
 
+/// Why a compaction came to nothing.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Select(SelectError),
+    Other(RuntimeError),
+}
+
+impl From<SelectError> for Failure {
+    fn from(error: SelectError) -> Self {
+        Self::Select(error)
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<crate::cuda::gpu::GpuError> for Failure {
+    fn from(error: crate::cuda::gpu::GpuError) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+fn located(failure: Failure, sample_id: &str, due: &Compaction) -> RuntimeError {
+    match failure {
+        Failure::Select(source) => RuntimeError::Compaction {
+            sample_id: sample_id.to_owned(),
+            ordinal: due.ordinal,
+            position: due.absolute_position,
+            source,
+        },
+        Failure::Other(error) => error,
+    }
+}
+
 /// Puts the forced rows in the place of the chosen ones, which are returned.
-fn force(
+pub(super) fn force(
     selection: &mut Selection,
     forced: &KeepSet,
     due: &Compaction,
@@ -112,56 +162,6 @@ fn force(
 
 fn count(rows: usize) -> u32 {
     u32::try_from(rows).unwrap_or(u32::MAX)
-}
-
-fn heads(cache: &KvCache) -> impl Iterator<Item = (usize, usize)> {
-    let shape = cache.shape();
-    (0..shape.layers).flat_map(move |layer| (0..shape.kv_heads).map(move |head| (layer, head)))
-}
-
-fn view(cache: &KvCache) -> CacheView<'_> {
-    let keys = heads(cache)
-        .map(|(layer, head)| match cache.k(layer, head) {
-            Elements::F32(rows) => Keys::F32(rows),
-            Elements::F16(rows) => Keys::F16(rows),
-            Elements::Bf16(rows) => Keys::Bf16(rows),
-        })
-        .collect();
-    let positions = heads(cache)
-        .filter(|(layer, _)| *layer == 0 || cache.by_layer())
-        .map(|(layer, head)| cache.positions(layer, head))
-        .collect();
-    CacheView { rows: cache.rows(), keys, positions }
-}
-
-/// K and V of every layer, `[kv_heads, rows, head_dim]`, as stored.
-fn rows(cache: &KvCache, when: &str) -> Vec<Tensor> {
-    let shape = cache.shape();
-    let tensor = |name: &str, layer: usize, data: Vec<u8>| Tensor {
-        name: format!("{when}.{name}.layer{layer:02}"),
-        dtype: shape.dtype,
-        shape: vec![shape.kv_heads, cache.rows(), shape.head_dim],
-        data,
-    };
-    (0..shape.layers)
-        .flat_map(|layer| {
-            [tensor("k", layer, cache.k_bytes(layer)), tensor("v", layer, cache.v_bytes(layer))]
-        })
-        .collect()
-}
-
-fn positions(cache: &KvCache, name: &str) -> Tensor {
-    let shape = cache.shape();
-    let mut sizes = vec![shape.kv_heads, cache.rows()];
-    if cache.by_layer() {
-        sizes.insert(0, shape.layers);
-    }
-    let data = heads(cache)
-        .filter(|(layer, _)| *layer == 0 || cache.by_layer())
-        .flat_map(|(layer, head)| cache.positions(layer, head))
-        .flat_map(|position| position.to_le_bytes())
-        .collect();
-    Tensor { name: name.to_owned(), dtype: DType::I32, shape: sizes, data }
 }
 
 fn metadata(

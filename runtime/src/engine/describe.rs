@@ -4,8 +4,10 @@ use lockstep_traces::hash::{DEFAULT_SEEDS, sha256_file};
 use lockstep_traces::manifest::ValueEncoding;
 use lockstep_traces::{Manifest, Setting};
 
+use super::backend::Loaded;
 use super::{Engine, RunOptions};
 use crate::RuntimeError;
+use crate::cuda::gpu::compile_options;
 use crate::sample::Sampler;
 
 impl Engine {
@@ -22,20 +24,17 @@ impl Engine {
         let hyper = self.hyper();
         manifest.dtype = Some(self.dtype);
         manifest.cache_dtype = Some(self.cache_dtype);
-        "cpu".clone_into(&mut manifest.device);
-        manifest.sm_arch = None;
-        manifest.kernel_options = vec![
-            format!("isa={}", self.model.isa().name()),
-            "sum=16 lanes, fused multiply-add, folded by halves".to_owned(),
-        ];
+        self.describe_device(manifest);
         manifest.encoding = ValueEncoding::F32;
         manifest.rows_exact = true;
         manifest.includes_prompt = true;
         manifest.logits_hash_seeds = Some(DEFAULT_SEEDS);
         let model = &mut manifest.model;
-        model.path = Some(self.dir.display().to_string());
         model.architecture = Some(hyper.architecture.name().to_owned());
-        model.config_sha256 = Some(sha256_file(self.dir.join("config.json"))?);
+        if !self.dir.as_os_str().is_empty() {
+            model.path = Some(self.dir.display().to_string());
+            model.config_sha256 = Some(sha256_file(self.dir.join("config.json"))?);
+        }
         for path in &self.weight_files {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
             model.weights_sha256.insert(name.unwrap_or_default(), sha256_file(path)?);
@@ -50,6 +49,44 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    fn describe_device(&self, manifest: &mut Manifest) {
+        match &self.model {
+            Loaded::Cpu(model) => {
+                "cpu".clone_into(&mut manifest.device);
+                manifest.sm_arch = None;
+                manifest.kernel_options = vec![
+                    format!("isa={}", model.isa().name()),
+                    "sum=16 lanes, fused multiply-add, folded by halves".to_owned(),
+                ];
+            }
+            Loaded::Cuda(model) => {
+                let info = model.gpu.info();
+                manifest.device = format!("cuda: {}", info.name);
+                manifest.sm_arch = Some(info.arch.clone());
+                manifest.kernel_options = compile_options();
+                manifest.kernel_options.push(format!("nvrtc={}", info.compiler));
+                manifest.kernel_options.push(format!("driver={}", info.driver));
+            }
+        }
+    }
+
+    /// What a run on a CUDA device was asked to do; nothing on the CPU.
+    fn device_settings(&self, options: &RunOptions) -> Vec<(&'static str, serde_json::Value)> {
+        if matches!(self.model, Loaded::Cpu(_)) {
+            return Vec::new();
+        }
+        let device = &options.device;
+        vec![
+            ("device.deterministic", device.deterministic.into()),
+            ("device.graphs", device.graphs.into()),
+            ("device.batch_buckets", device.batch_buckets.clone().into()),
+            ("device.row_buckets", device.row_buckets.clone().into()),
+            ("device.select", device.select.into()),
+            ("device.gather", device.gather.into()),
+            ("device.prefill_rows", device.prefill_rows.into()),
+        ]
     }
 
     /// The effective configuration alone: `model.*`, `policy.*`, `sampling.*`, `stop.*`, `plant`.
@@ -80,6 +117,13 @@ impl Engine {
             None => (&hyper.eos_ids, "model"),
         };
         set("stop.ids", ids.clone().into(), source);
+        let standard = RunOptions::default();
+        let defaults = self.device_settings(&standard);
+        for ((key, value), (_, default)) in self.device_settings(options).into_iter().zip(defaults)
+        {
+            let source = if value == default { "default" } else { "flag" };
+            set(key, value, source);
+        }
         if let Some(cause) = options.plant {
             set("plant", cause.slug().into(), "flag");
         }

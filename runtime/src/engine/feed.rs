@@ -3,21 +3,16 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use lockstep_traces::{FinishReason, Phase};
-use rayon::prelude::*;
+use lockstep_traces::{FinishReason, Phase, StepRow};
 
 use super::compact::{Gather, compact};
-use super::record::{Mark, Place, dump_row, step_row, wanted};
+use super::pass::{Chunk, Pass};
+use super::record::{Mark, Place, dump_row, step_row};
 use super::run::Runner;
 use super::sequence::Sequence;
-use super::{RowSummary, summarize};
 use crate::RuntimeError;
-use crate::cpu::{NamedRows, Segment, Taps};
+use crate::cuda::model::Drawn;
 use crate::policy::Compaction;
-use crate::sample::Draw;
-
-/// Prompt rows of one forward pass. Changes no number of any row, only the memory of the logits.
-const CHUNK: usize = 64;
 
 impl<'a> Runner<'a> {
     /// Feeds the prompt and chooses the first token.
@@ -29,7 +24,7 @@ impl<'a> Runner<'a> {
             let started = Instant::now();
             let rows_before = sequence.rows();
             let first_compaction = self.compact_before(sequence)?;
-            let count = self.policy.prompt_chunk(&sequence.state).min(CHUNK);
+            let count = self.policy.prompt_chunk(&sequence.state).min(self.most_prompt_rows());
             if count == 0 {
                 sequence.finish = Some(FinishReason::CacheFull);
                 break;
@@ -39,12 +34,14 @@ impl<'a> Runner<'a> {
             let appended_at = sequence.rows();
             let position = sequence.position();
             let rope_index = self.rope_index(sequence);
-            let segment = Segment { tokens, position, rope_index, cache: &mut sequence.cache };
             let places: Vec<Place<'_>> = (position..)
                 .take(count)
                 .map(|position| Place { sample_id: &sequence.request.sample_id, position })
                 .collect();
-            let pass = self.forward(vec![segment], &places, Phase::Prompt);
+            let draw = count == sequence.state.prompt_left()
+                && sequence.chooses(self.options.max_new_tokens);
+            let chunk = Chunk { tokens, position, rope_index, draw };
+            let mut pass = self.prompt_pass(sequence, chunk, &places)?;
             self.policy.appended(&mut sequence.state, count);
             let last_compaction = self.compact_after(sequence)?;
             let marks = (0..count as u32).zip(tokens).map(|(row, token)| {
@@ -64,8 +61,7 @@ impl<'a> Runner<'a> {
             let ended = sequence.state.prompt_left() == 0;
             for (row, (place, mark)) in places.iter().zip(marks).enumerate() {
                 let chooses = ended && row + 1 == count;
-                let row = pass.row(row);
-                self.record(sequence, *place, mark, row, chooses)?;
+                self.record(sequence, *place, mark, (&mut pass, row), chooses)?;
             }
             sequence.prefill += started.elapsed();
             self.summary.prefill_seconds += started.elapsed().as_secs_f64();
@@ -112,13 +108,8 @@ impl<'a> Runner<'a> {
                 position: sequence.position(),
             })
             .collect();
-        let segments = fed.iter_mut().map(|(sequence, mark)| Segment {
-            tokens: std::slice::from_ref(&mark.token),
-            position: u32::try_from(sequence.state.absolute_position()).unwrap_or(u32::MAX),
-            rope_index: mark.rope_index,
-            cache: &mut sequence.cache,
-        });
-        let pass = self.forward(segments.collect(), &places, Phase::Decode);
+        let mut pass = self.decode_pass(&mut fed, &places)?;
+        self.device.deliver(self.sink)?;
         for (index, (sequence, mark)) in fed.iter_mut().enumerate() {
             self.policy.appended(&mut sequence.state, 1);
             self.summary.kv_bytes += sequence.cache.live_bytes() as u64;
@@ -128,7 +119,7 @@ impl<'a> Runner<'a> {
                 compaction: after.or(mark.compaction),
                 ..*mark
             };
-            self.record(sequence, places[index], mark, pass.row(index), true)?;
+            self.record(sequence, places[index], mark, (&mut pass, index), true)?;
             sequence.decode += started.elapsed();
         }
         self.summary.decode_passes += 1;
@@ -163,36 +154,9 @@ impl<'a> Runner<'a> {
         let key = (sequence.request.sample_id.clone(), due.ordinal);
         let forced = self.options.keeps.get(&key);
         let how = Gather { mode: self.faults.gather, forced };
-        compact(&self.policy, how, sequence, &due, self.sink)?;
+        compact(&self.policy, &mut self.device, how, sequence, &due, self.sink)?;
         self.summary.compactions += 1;
         Ok(Some(due.ordinal))
-    }
-
-    /// One forward pass with whatever the sink wants of its rows.
-    fn forward(
-        &mut self,
-        mut segments: Vec<Segment<'_>>,
-        places: &[Place<'_>],
-        phase: Phase,
-    ) -> Pass {
-        let wanted = wanted(self.sink, places, self.engine.hyper().layers);
-        let counted = self.queries.as_deref_mut().map(|queries| {
-            let counts = phase == Phase::Decode || !queries.decode_only;
-            queries.sums.counted = vec![counts; places.len()];
-            &mut queries.sums
-        });
-        let mut taps = Taps { wanted, queries: counted, ..Taps::default() };
-        let logits = self.engine.model.forward(&self.arithmetic, &mut segments, &mut taps);
-        let vocab = self.engine.hyper().vocab_size;
-        let top_k = self.sink.top_k();
-        let summaries = if places.len() * vocab > 1 << 16 {
-            logits.par_chunks(vocab).map(|row| summarize(row, top_k)).collect()
-        } else {
-            logits.chunks(vocab).map(|row| summarize(row, top_k)).collect()
-        };
-        let mut hidden = taps.taken;
-        let hidden = (0..places.len()).map(|row| hidden.remove(&row)).collect();
-        Pass { vocab, logits, summaries, hidden }
     }
 
     /// Chooses the next token where one is to be chosen, and records the row.
@@ -201,15 +165,26 @@ impl<'a> Runner<'a> {
         sequence: &mut Sequence<'a>,
         place: Place<'_>,
         mark: Mark,
-        (logits, summary, hidden): (&[f32], &RowSummary, Option<&NamedRows>),
+        (pass, row): (&mut Pass, usize),
         chooses: bool,
     ) -> Result<(), RuntimeError> {
         let most = self.options.max_new_tokens;
-        let drawn: Option<Result<Draw, _>> = (chooses && sequence.chooses(most))
-            .then(|| self.sampler.draw(&mut sequence.sampler, logits));
+        let out = &mut pass.rows[row];
+        let (hidden, on_device) = (out.hidden.take(), out.drawn.take());
+        let (summary, rows_bucketed) = (out.summary.clone(), out.rows_bucketed);
+        let logits = pass.logits(row);
+        let drawn = match (chooses && sequence.chooses(most), on_device, logits) {
+            (false, ..) => None,
+            (true, Some(drawn), _) => Some(drawn),
+            (true, None, Some(logits)) => {
+                Some(self.sampler.draw(&mut sequence.sampler, logits).map(Drawn::from))
+            }
+            (true, None, None) => unreachable!("a backend draws, or leaves its logits here"),
+        };
         let draw = drawn.as_ref().and_then(|drawn| drawn.as_ref().ok());
-        dump_row(self.sink, place, logits, hidden.cloned())?;
-        self.sink.step(step_row(place, mark, summary.clone(), draw))?;
+        dump_row(self.sink, place, logits, hidden)?;
+        let row = step_row(place, mark, summary, draw);
+        self.sink.step(StepRow { rows_bucketed, ..row })?;
         match drawn.transpose() {
             Ok(Some(draw)) => sequence.choose(draw.token, self.stop_ids, most),
             Ok(None) if chooses => {
@@ -224,20 +199,5 @@ impl<'a> Runner<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// Results of one forward pass, by row.
-struct Pass {
-    vocab: usize,
-    logits: Vec<f32>,
-    summaries: Vec<RowSummary>,
-    hidden: Vec<Option<NamedRows>>,
-}
-
-impl Pass {
-    fn row(&self, row: usize) -> (&[f32], &RowSummary, Option<&NamedRows>) {
-        let logits = &self.logits[row * self.vocab..(row + 1) * self.vocab];
-        (logits, &self.summaries[row], self.hidden[row].as_ref())
     }
 }

@@ -13,7 +13,7 @@ use crate::cpu::{Arithmetic, Segment, Taps, WantedRow};
 use crate::{Engine, LoadOptions, Request, RunOptions};
 
 pub(super) fn ledger(dtype: DType) -> Engine {
-    let options = LoadOptions { dtype: Some(dtype), cache_dtype: None };
+    let options = LoadOptions { dtype: Some(dtype), ..LoadOptions::default() };
     Engine::load(&kit::ledger(), &options).unwrap()
 }
 
@@ -195,7 +195,7 @@ fn tiny(dir: &Path) {
     let values = |name: &str| golden.get(name).unwrap().to_f32().unwrap();
     let ids = golden.get("input_ids").unwrap().to_i32().unwrap();
     let ids: Vec<u32> = ids.into_iter().map(|id| u32::try_from(id).unwrap()).collect();
-    let options = LoadOptions { dtype: Some(DType::F32), cache_dtype: None };
+    let options = LoadOptions { dtype: Some(DType::F32), ..LoadOptions::default() };
     let engine = Engine::load(dir, &options).unwrap();
     let hyper = engine.hyper();
     let arithmetic = Arithmetic::of(hyper, DType::F32);
@@ -224,7 +224,7 @@ fn tiny(dir: &Path) {
         let ends = WantedRow { ends: true, layers: Vec::new() };
         let wanted = (0..tokens.len()).map(|row| (row, ends.clone())).collect();
         let mut taps = Taps { wanted, ..Taps::default() };
-        logits.extend(engine.model().forward(&arithmetic, &mut [segment], &mut taps));
+        logits.extend(engine.cpu().unwrap().forward(&arithmetic, &mut [segment], &mut taps));
         for (_, stages) in taps.taken {
             let last = stages.into_iter().find(|(name, _)| name == "hidden.final_norm");
             hidden.extend(last.unwrap().1);

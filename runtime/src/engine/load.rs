@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 
 use lockstep_traces::DType;
 
-use super::LoadOptions;
+use super::backend::{CudaModel, Loaded};
+use super::{DeviceChoice, LoadOptions};
 use crate::cpu::{CpuModel, Isa};
+use crate::cuda::gpu::Gpu;
+use crate::cuda::model::AnyModel;
 use crate::select::Dims;
 use crate::tokenize::Tokenizer;
 use crate::weights::{ModelWeights, WeightFiles};
@@ -16,7 +19,7 @@ use crate::{Hyper, RuntimeError};
 pub struct Engine {
     pub(super) dir: PathBuf,
     pub(super) weight_files: Vec<PathBuf>,
-    pub(super) model: CpuModel,
+    pub(super) model: Loaded,
     pub(super) tokenizer: Option<Tokenizer>,
     pub(super) dtype: DType,
     pub(super) dtype_source: &'static str,
@@ -49,10 +52,11 @@ impl Engine {
             }
         }
         let weights = ModelWeights::take(&files, &hyper, dtype)?;
+        let model = place(hyper, weights, dtype, options.device)?;
         Ok(Self {
             dir: dir.to_owned(),
             weight_files: files.paths().map(Path::to_owned).collect(),
-            model: CpuModel::new(hyper, weights, Isa::detect()),
+            model,
             tokenizer: Tokenizer::read(dir)?,
             dtype,
             dtype_source,
@@ -85,16 +89,28 @@ impl Engine {
         self.cache_dtype
     }
 
-    /// The model itself, for measurements below the engine.
+    /// The model on the CPU backend, for measurements below the engine.
     #[must_use]
-    pub const fn model(&self) -> &CpuModel {
-        &self.model
+    pub const fn cpu(&self) -> Option<&CpuModel> {
+        match &self.model {
+            Loaded::Cpu(model) => Some(model),
+            Loaded::Cuda(_) => None,
+        }
+    }
+
+    /// The device of the CUDA backend.
+    #[must_use]
+    pub const fn gpu(&self) -> Option<&Gpu> {
+        match &self.model {
+            Loaded::Cpu(_) => None,
+            Loaded::Cuda(model) => Some(&model.gpu),
+        }
     }
 
     /// What was read around while loading, one line each.
     #[must_use]
     pub fn remarks(&self) -> &[String] {
-        &self.model.weights().remarks
+        self.model.remarks()
     }
 
     /// Attention shape, as the selector wants it.
@@ -108,6 +124,23 @@ impl Engine {
             head_dim: hyper.head_dim,
         }
     }
+}
+
+/// Puts the weights where they are wanted.
+fn place(
+    hyper: Hyper,
+    weights: ModelWeights,
+    dtype: DType,
+    device: DeviceChoice,
+) -> Result<Loaded, RuntimeError> {
+    let gpu = match device {
+        DeviceChoice::Cpu => return Ok(Loaded::Cpu(CpuModel::new(hyper, weights, Isa::detect()))),
+        DeviceChoice::Cuda(ordinal) => Gpu::open(ordinal)?,
+        DeviceChoice::Emulated => Gpu::emulated()?,
+    };
+    let model = AnyModel::upload(&gpu, &hyper, &weights, dtype)?;
+    let remarks = weights.remarks;
+    Ok(Loaded::Cuda(CudaModel { gpu, hyper, remarks, model }))
 }
 
 /// Element type of the embedding.

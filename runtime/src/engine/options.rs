@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use lockstep_traces::stats::QueryStats;
 use lockstep_traces::{Cause, DType, PolicySpec, SamplingSpec};
 
+use crate::cuda::model::DeviceOptions;
 use crate::select::KeepSet;
 
 /// How a model is loaded.
@@ -15,6 +16,20 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Element type of the KV cache; `None`: the arithmetic's.
     pub cache_dtype: Option<DType>,
+    /// Where to compute.
+    pub device: DeviceChoice,
+}
+
+/// Where a model is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The CPU backend.
+    #[default]
+    Cpu,
+    /// The CUDA device of this number.
+    Cuda(usize),
+    /// CUDA's kernels on the host: for tests of their logic.
+    Emulated,
 }
 
 /// One prompt.
@@ -55,6 +70,8 @@ pub struct RunOptions {
     /// Keep-sets to gather by, by sample and ordinal, whatever the policy chooses: isolates a selection from those before it. The policy's own
     /// choice is still made; a dump holds it as `keep.own`.
     pub keeps: BTreeMap<(String, u32), KeepSet>,
+    /// Choices of a run on a CUDA device; the CPU backend has none of them.
+    pub device: DeviceOptions,
 }
 
 impl Default for RunOptions {
@@ -69,6 +86,7 @@ impl Default for RunOptions {
             plant: None,
             teacher: BTreeMap::new(),
             keeps: BTreeMap::new(),
+            device: DeviceOptions::default(),
         }
     }
 }

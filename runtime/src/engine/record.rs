@@ -7,7 +7,7 @@ use lockstep_traces::{Dump, DumpId, Phase, Probe, StepRow, Tensor, TraceSink};
 use super::RowSummary;
 use crate::RuntimeError;
 use crate::cpu::{NamedRows, WantedRow};
-use crate::sample::Draw;
+use crate::cuda::model::Drawn;
 
 /// A row of a batch: whose it is and where.
 #[derive(Debug, Clone, Copy)]
@@ -49,12 +49,12 @@ pub(super) fn wanted(
 pub(super) fn dump_row(
     sink: &mut dyn TraceSink,
     place: Place<'_>,
-    logits: &[f32],
+    logits: Option<&[f32]>,
     hidden: Option<NamedRows>,
 ) -> Result<(), RuntimeError> {
     let Place { sample_id, position } = place;
     let mut tensors = Vec::new();
-    if sink.wants(Probe::Logits { sample_id, position }) {
+    if let Some(logits) = logits.filter(|_| sink.wants(Probe::Logits { sample_id, position })) {
         tensors.push(Tensor::from_f32("logits", vec![logits.len()], logits));
     }
     for (name, values) in hidden.into_iter().flatten() {
@@ -76,7 +76,7 @@ pub(super) fn step_row(
     place: Place<'_>,
     mark: Mark,
     summary: RowSummary,
-    draw: Option<&Draw>,
+    draw: Option<&Drawn>,
 ) -> StepRow {
     StepRow {
         sample_id: place.sample_id.to_owned(),

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use lockstep_traces::TraceSink;
 
+use super::backend::{CudaRun, Device, Loaded};
 use super::sequence::Sequence;
 use super::{Engine, Progress, Request, RunOptions, RunSummary};
 use crate::RuntimeError;
-use crate::cache::{CacheShape, KvCache};
+use crate::cache::CacheShape;
 use crate::calibrate::QuerySums;
 use crate::cpu::Arithmetic;
+use crate::cuda::model::SessionSetup;
 use crate::faults::{EngineFaults, plant};
 use crate::policy::{Policy, Setup};
 use crate::sample::Sampler;
@@ -52,6 +54,11 @@ impl Engine {
         let sampler = Sampler::resolve(&options.sampling, self.hyper().vocab_size)?;
         let mut arithmetic = Arithmetic::of(self.hyper(), self.dtype);
         let faults = plant(options.plant, self.hyper(), policy.kind(), &mut arithmetic)?;
+        let device = self.device(options, &arithmetic, &sampler, sink.top_k())?;
+        if matches!(device, Device::Cuda(_)) && queries.is_some() {
+            let what = "sums over queries are taken on the CPU; use --device cpu".to_owned();
+            return Err(RuntimeError::Option { name: "device", what });
+        }
         let feed_at_most = requests.iter().map(|request| most_fed(request, options)).sum();
         let mut runner = Runner {
             engine: self,
@@ -61,18 +68,47 @@ impl Engine {
             sampler,
             arithmetic,
             faults,
+            device,
+            free_slots: (0..options.batch).rev().collect(),
             sink,
             progress,
             queries,
             samples: requests.len(),
             feed_at_most,
             summary: RunSummary {
-                weight_bytes: self.model.weights().bytes_per_token() as u64,
+                weight_bytes: self.model.bytes_per_pass() as u64,
                 ..RunSummary::default()
             },
         };
-        runner.run(requests)?;
+        let ran = runner.run(requests);
+        // A dump whose rows are on their way is not lost with the run.
+        runner.device.deliver(runner.sink)?;
+        ran?;
         Ok(runner.summary)
+    }
+
+    fn device(
+        &self,
+        options: &RunOptions,
+        arithmetic: &Arithmetic,
+        sampler: &Sampler,
+        top_k: usize,
+    ) -> Result<Device<'_>, RuntimeError> {
+        Ok(match &self.model {
+            Loaded::Cpu(model) => Device::Cpu(model),
+            Loaded::Cuda(model) => {
+                let session = model.model.session(&SessionSetup {
+                    arithmetic,
+                    cache_dtype: self.cache_dtype,
+                    sampler,
+                    top_k,
+                    batch: options.batch,
+                    options: &options.device,
+                })?;
+                let run = CudaRun::new(session, options.device.clone(), self.dims());
+                Device::Cuda(Box::new(run))
+            }
+        })
     }
 
     /// The policy of these options, bound to this model.
@@ -129,6 +165,9 @@ pub(super) struct Runner<'a> {
     pub(super) sampler: Sampler,
     pub(super) arithmetic: Arithmetic,
     pub(super) faults: EngineFaults,
+    pub(super) device: Device<'a>,
+    /// Places of the batch that no sequence has.
+    pub(super) free_slots: Vec<usize>,
     pub(super) sink: &'a mut dyn TraceSink,
     pub(super) progress: &'a mut OnProgress<'a>,
     pub(super) queries: Option<&'a mut QueryCount>,
@@ -165,7 +204,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn start(&self, request: &'a Request) -> Result<Sequence<'a>, RuntimeError> {
+    fn start(&mut self, request: &'a Request) -> Result<Sequence<'a>, RuntimeError> {
         let teacher = self.options.teacher.get(&request.sample_id).map(Vec::as_slice);
         let vocab = self.engine.hyper().vocab_size;
         if let Some(id) = teacher.into_iter().flatten().find(|id| **id as usize >= vocab) {
@@ -182,10 +221,16 @@ impl<'a> Runner<'a> {
             capacity: self.policy.max_rows().unwrap_or(most).min(most),
         };
         let effective_seed = self.sampler.effective_seed(request.seed_index.unwrap_or(0));
+        let slot = self.free_slots.pop().unwrap_or_default();
+        if let Device::Cuda(run) = &mut self.device {
+            run.session.start(slot, effective_seed)?;
+        }
+        let expected = self.policy.expected_rows(request.prompt_ids.len());
         Ok(Sequence {
             request,
+            slot,
             state: self.policy.start(request.prompt_ids.len(), &request.sample_id),
-            cache: KvCache::new(shape),
+            cache: self.device.cache(shape, expected)?,
             sampler: self.sampler.start(effective_seed),
             base_seed: self.sampler.settings().base_seed,
             effective_seed,
@@ -199,8 +244,12 @@ impl<'a> Runner<'a> {
 
     /// Writes the sample rows of sequences that have ended and drops them.
     fn retire(&mut self, active: &mut Vec<Sequence<'a>>) -> Result<(), RuntimeError> {
+        if active.iter().any(|sequence| sequence.finish.is_some()) {
+            self.device.deliver(self.sink)?;
+        }
         for sequence in active.iter().filter(|sequence| sequence.finish.is_some()) {
             self.sink.sample(sequence.sample_row(self.engine)?)?;
+            self.free_slots.push(sequence.slot);
             self.summary.finished += 1;
             let fed = sequence.state.absolute_position() as u64;
             let most = most_fed(sequence.request, self.options);

@@ -6,16 +6,18 @@ use lockstep_traces::hash::{ids_sha256, sha256_hex};
 use lockstep_traces::{FinishReason, SampleRow};
 
 use super::answer::{RULE, boxed_answer};
+use super::backend::Cache;
 use super::{Engine, Request};
 use crate::RuntimeError;
-use crate::cache::KvCache;
 use crate::policy::PolicyState;
 use crate::sample::SamplerState;
 
 pub(super) struct Sequence<'a> {
     pub(super) request: &'a Request,
     pub(super) state: PolicyState,
-    pub(super) cache: KvCache,
+    /// Place in the batch.
+    pub(super) slot: usize,
+    pub(super) cache: Cache,
     pub(super) sampler: SamplerState,
     pub(super) base_seed: Option<u64>,
     pub(super) effective_seed: Option<u64>,

@@ -8,8 +8,7 @@ use super::lifecycle::{self, Due, Native};
 use super::{Compaction, PolicyState};
 use crate::RotaryTable;
 use crate::select::{
-    CacheView, Dims, Effective, KeepSet, Rules, SelectError, SelectInput, Selection, Selector,
-    StageSeconds,
+    CacheView, Dims, Effective, Rules, SelectError, SelectInput, Selection, Selector,
 };
 
 /// What a policy is bound to.
@@ -96,10 +95,55 @@ impl Policy {
         }
     }
 
+    /// The selector of `triattention`.
+    pub(crate) fn selector(&self) -> Option<&Selector> {
+        match &self.action {
+            Action::Triattention { selector, .. } => Some(selector),
+            Action::Dense | Action::Control(_) => None,
+        }
+    }
+
+    /// Must prompt rows that survive a compaction be counted? They enter trigger and budget where prompt rows are extra.
+    pub(crate) fn counts_prompt_rows(&self) -> bool {
+        self.native().is_some_and(|native| !native.count_prompt_tokens)
+    }
+
+    /// Counts a compaction that was decided elsewhere: `kept` rows stay, `prompt_rows` of KV head 0 among them.
+    pub(crate) fn settle(
+        &self,
+        state: &mut PolicyState,
+        due: &Compaction,
+        (kept, prompt_rows): (usize, usize),
+    ) {
+        state.settle(due, kept, prompt_rows);
+    }
+
     /// Physical capacity in rows, where limited.
     #[must_use]
     pub const fn max_rows(&self) -> Option<usize> {
         self.max_rows
+    }
+
+    /// Rows that a sequence is expected to hold at most: the prompt, or what it grows to before a compaction. More is possible (a rule set
+    /// that declines); `usize::MAX` where nothing is ever dropped.
+    #[must_use]
+    pub fn expected_rows(&self, prompt_len: usize) -> usize {
+        let grown = match &self.action {
+            Action::Dense => return usize::MAX,
+            Action::Control(control) => {
+                control.native.kv_budget.saturating_add(control.native.divide_length)
+            }
+            Action::Triattention { selector, .. } => {
+                let rules = selector.rules();
+                let outside = if rules.count_prompt_tokens && rules.include_prefill_in_budget {
+                    0
+                } else {
+                    prompt_len
+                };
+                rules.kv_budget.saturating_add(rules.divide_length).saturating_add(outside)
+            }
+        };
+        grown.max(prompt_len).saturating_add(2)
     }
 
     /// A sequence of `prompt_len` prompt tokens on an empty cache. The id separates the draws of `random`.
@@ -206,7 +250,7 @@ impl Policy {
             )));
         }
         let selection = match &self.action {
-            Action::Dense => whole(cache),
+            Action::Dense => Selection::whole(cache.rows),
             Action::Control(control) => control.choose(self.dims, state, due, cache)?,
             Action::Triattention { selector, .. } => {
                 let input = SelectInput {
@@ -216,7 +260,7 @@ impl Policy {
                     keep: due.keep,
                 };
                 let chosen = selector.select(&input, state.noise.as_mut(), want_stages)?;
-                chosen.unwrap_or_else(|| whole(cache))
+                chosen.unwrap_or_else(|| Selection::whole(cache.rows))
             }
         };
         let positions = cache.positions.first().copied().unwrap_or_default();
@@ -234,18 +278,6 @@ impl Policy {
             Action::Triattention { native, .. } => native.as_ref(),
             Action::Dense => None,
         }
-    }
-}
-
-fn whole(cache: &CacheView<'_>) -> Selection {
-    let rows = u32::try_from(cache.rows).unwrap_or(u32::MAX);
-    Selection {
-        keep: KeepSet::Shared((0..rows).collect()),
-        protected: rows,
-        candidates: 0,
-        round_start: None,
-        stages: None,
-        seconds: StageSeconds::default(),
     }
 }
 

@@ -42,6 +42,16 @@ impl PolicyState {
         self.prompt_len.saturating_sub(self.fed)
     }
 
+    /// P.
+    pub(crate) const fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    /// The generator of `hf`'s noise.
+    pub(crate) const fn noise(&self) -> Option<&NoiseGenerator> {
+        self.noise.as_ref()
+    }
+
     /// Compactions so far.
     #[must_use]
     pub const fn compactions(&self) -> u32 {

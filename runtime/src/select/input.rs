@@ -279,3 +279,18 @@ pub struct Selection {
     /// Time taken.
     pub seconds: StageSeconds,
 }
+
+impl Selection {
+    /// Every one of `rows` rows stays, without scores.
+    pub(crate) fn whole(rows: usize) -> Self {
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        Self {
+            keep: KeepSet::Shared((0..rows).collect()),
+            protected: rows,
+            candidates: 0,
+            round_start: None,
+            stages: None,
+            seconds: StageSeconds::default(),
+        }
+    }
+}

@@ -46,6 +46,16 @@ impl Elements<'_> {
         }
     }
 
+    /// Bytes as held, little-endian.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::F32(values) => bytemuck::cast_slice(values),
+            Self::F16(values) => bytemuck::cast_slice(values),
+            Self::Bf16(values) => bytemuck::cast_slice(values),
+        }
+    }
+
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -1,5 +1,6 @@
 //! `bench --self`: this build on this machine. Every bar is a ratio of two figures of the same run.
 
+mod device;
 mod model;
 mod parts;
 
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::cli::{BenchArgs, Format};
+use crate::cli::{BenchArgs, DeviceArg, Format};
 use crate::console;
 use crate::exit::{Status, usage};
 
@@ -61,17 +62,28 @@ pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status
     if !args.itself {
         return Err(usage("bench measures Lockstep itself: give --self"));
     }
-    if let Some(name) = args.only.iter().find(|name| !PARTS.iter().any(|(part, _)| part == name)) {
-        return Err(usage(format!(
-            "no figure `{name}`; there are decode, replay, gather, diff, import"
-        )));
+    let on_device = matches!(args.device, DeviceArg::Cuda | DeviceArg::Emulated);
+    let known: Vec<&str> = if on_device {
+        device::PARTS.iter().map(|(name, _)| *name).collect()
+    } else {
+        PARTS.iter().map(|(name, _)| *name).collect()
+    };
+    if let Some(name) = args.only.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(usage(format!("no figure `{name}`; there are {}", known.join(", "))));
     }
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let own = tempfile::tempdir()?;
     let scratch = args.scratch.clone().unwrap_or_else(|| PathBuf::from(own.path()));
     std::fs::create_dir_all(&scratch)?;
     let mut figures = Vec::new();
-    for (name, part) in PARTS {
-        if args.only.is_empty() || args.only.iter().any(|wanted| wanted == name) {
+    if on_device {
+        let stage = device::Stage::open(args, &scratch)?;
+        for (name, part) in device::PARTS.into_iter().filter(|(name, _)| wanted(name)) {
+            console::note(&format!("bench: {name}"));
+            figures.extend(part(&stage)?);
+        }
+    } else {
+        for (name, part) in PARTS.into_iter().filter(|(name, _)| wanted(name)) {
             console::note(&format!("bench: {name}"));
             figures.extend(part(args, &scratch)?);
         }

@@ -22,10 +22,10 @@ const TASKS: &str = include_str!("../../../tests/data/golden/traces/tasks.jsonl"
 
 /// One ledger problem with the length of its exact completion.
 #[derive(Debug, Clone)]
-pub(super) struct Problem {
-    pub(super) request: Request,
-    pub(super) lines: usize,
-    pub(super) completion_len: usize,
+pub(crate) struct Problem {
+    pub(crate) request: Request,
+    pub(crate) lines: usize,
+    pub(crate) completion_len: usize,
 }
 
 #[derive(Deserialize)]
@@ -39,13 +39,13 @@ struct Row {
 }
 
 /// Folders that the embedded files were written to.
-pub(super) struct Files {
-    pub(super) model: PathBuf,
-    pub(super) stats: PathBuf,
+pub(crate) struct Files {
+    pub(crate) model: PathBuf,
+    pub(crate) stats: PathBuf,
 }
 
 /// Writes model and statistics below `out`.
-pub(super) fn write(out: &Path) -> anyhow::Result<Files> {
+pub(crate) fn write(out: &Path) -> anyhow::Result<Files> {
     let files = Files { model: out.join("model"), stats: out.join("stats.safetensors") };
     fs::create_dir_all(&files.model).with_context(|| files.model.display().to_string())?;
     for (name, bytes) in MODEL {
@@ -57,7 +57,7 @@ pub(super) fn write(out: &Path) -> anyhow::Result<Files> {
 }
 
 /// The named problems, in the order of `ids`.
-pub(super) fn problems(ids: &[&str]) -> anyhow::Result<Vec<Problem>> {
+pub(crate) fn problems(ids: &[&str]) -> anyhow::Result<Vec<Problem>> {
     let rows: Vec<Row> = TASKS.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     ids.iter()
         .map(|id| {

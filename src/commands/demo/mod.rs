@@ -1,6 +1,6 @@
 //! `demo`: the whole chain on the embedded model, clean or with one mistake planted.
 
-mod embedded;
+pub(crate) mod embedded;
 mod evidence;
 mod experiment;
 mod probe;
@@ -15,7 +15,7 @@ use lockstep_runtime::engine::{Engine, LoadOptions};
 use lockstep_traces::{Cause, DType};
 use serde::Serialize;
 
-use super::{inputs, run};
+use super::{device, inputs};
 use crate::cli::{DemoArgs, Format};
 use crate::console;
 use crate::exit::{Status, usage};
@@ -80,7 +80,7 @@ struct Answer {
     planted: Option<&'static str>,
     fault: Option<&'static str>,
     findings: Vec<lockstep_traces::Finding>,
-    device: &'static str,
+    device: String,
     seconds: f64,
     report: String,
 }
@@ -89,13 +89,15 @@ pub(crate) fn execute(args: &DemoArgs, format: Format) -> anyhow::Result<Status>
     if args.plant.as_deref() == Some("list") {
         return list(format);
     }
-    run::check_device(args.device)?;
+    let device = device::choose(args.device)?;
     let plant = inputs::plant(args.plant.as_deref())?;
     prepare(&args.out)?;
     let started = Instant::now();
     let files = embedded::write(&args.out)?;
-    let engine =
-        Engine::load(&files.model, &LoadOptions { dtype: Some(DType::F32), cache_dtype: None })?;
+    let engine = Engine::load(
+        &files.model,
+        &LoadOptions { dtype: Some(DType::F32), device, ..LoadOptions::default() },
+    )?;
     let stats = lockstep_traces::stats::read(&files.stats)?;
     let bench =
         Bench { engine: &engine, stats: &stats, stats_path: &files.stats, out: &args.out, plant };
@@ -118,7 +120,8 @@ pub(crate) fn execute(args: &DemoArgs, format: Format) -> anyhow::Result<Status>
     let written = write_all(&story.report, &args.out.join("report"))?;
     let seconds = started.elapsed().as_secs_f64();
     let page = written.first().map(|path| path.display().to_string()).unwrap_or_default();
-    let answer = answer(&recorded, &evidence, &story, plant, seconds, page)?;
+    let device = device::name(&engine);
+    let answer = answer((&recorded, device), &evidence, &story, plant, seconds, page)?;
     let mut screen = text::render(&one_screen(&story.report), console::text_options());
     let _ = write!(screen, "\nreport: {} ({seconds:.0} s on {})\n", answer.report, answer.device);
     console::answer(format, &screen, &answer)?;
@@ -173,7 +176,7 @@ fn list(format: Format) -> anyhow::Result<Status> {
 }
 
 fn answer(
-    recorded: &[Recorded],
+    (recorded, device): (&[Recorded], String),
     evidence: &Evidence,
     story: &Story,
     plant: Option<Cause>,
@@ -211,7 +214,7 @@ fn answer(
         planted: plant.map(Cause::slug),
         fault: evidence.fault().map(Cause::slug),
         findings: evidence.findings.clone(),
-        device: "cpu",
+        device,
         seconds,
         report,
     })

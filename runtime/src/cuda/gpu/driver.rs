@@ -60,6 +60,19 @@ pub struct Gemm {
     pub dtype: lockstep_traces::DType,
 }
 
+/// Equal pieces of device memory at equal distances, which lie one after the other once copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Address of the first.
+    pub from: u64,
+    /// Bytes of a piece.
+    pub width: usize,
+    /// Pieces.
+    pub height: usize,
+    /// Bytes from one piece to the next.
+    pub pitch: usize,
+}
+
 /// A module, kernel, graph or event of a driver.
 pub(super) type Handle = u64;
 
@@ -84,7 +97,7 @@ pub trait Driver {
     /// Sets every byte.
     fn fill(&self, to: u64, byte: u8, bytes: usize) -> Result<(), GpuError>;
     /// Device to pinned memory on a second stream, after everything queued so far; what is queued later runs beside it.
-    fn read_beside(&self, from: u64, to: *mut u8, bytes: usize) -> Result<(), GpuError>;
+    fn read_beside(&self, block: &Block, to: *mut u8) -> Result<(), GpuError>;
     /// The host waits for the second stream.
     fn wait_beside(&self) -> Result<(), GpuError>;
     /// The first stream waits for what the second one has queued.

@@ -21,7 +21,7 @@ use lockstep_traces::DType;
 
 use super::GpuError;
 use super::cache;
-use super::driver::{DeviceInfo, Driver, Gemm, Handle, Shape};
+use super::driver::{Block, DeviceInfo, Driver, Gemm, Handle, Shape};
 use super::source::{EMULATE, Parameter, Program, kernels};
 
 /// Tells apart the builds of one process.
@@ -277,8 +277,11 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn read_beside(&self, from: u64, to: *mut u8, bytes: usize) -> Result<(), GpuError> {
-        move_bytes(from, to as u64, bytes);
+    fn read_beside(&self, block: &Block, to: *mut u8) -> Result<(), GpuError> {
+        for piece in 0..block.height {
+            let from = block.from + (piece * block.pitch) as u64;
+            move_bytes(from, to as u64 + (piece * block.width) as u64, block.width);
+        }
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytemuck::Pod;
 
-use super::driver::Driver;
+use super::driver::{Block, Driver};
 use super::launch::Arg;
 use super::{Gpu, GpuError};
 
@@ -278,22 +278,28 @@ impl Gpu {
         self.driver.read(from.address(), to.address().cast(), from.len() * size_of::<T>())
     }
 
-    /// Device to pinned memory beside what is queued later; there after [`Gpu::wait_beside`].
+    /// `height` pieces of `width` bytes, `pitch` bytes apart in `from`, to pinned memory from byte `at` on, beside what is queued later;
+    /// there after [`Gpu::wait_beside`].
     ///
     /// # Errors
     /// [`GpuError::Range`] and driver errors.
-    pub fn read_beside<T: Pod>(
+    pub fn read_beside(
         &self,
-        from: View<T>,
-        to: &mut Pinned<T>,
+        from: View<u8>,
+        [width, height, pitch]: [usize; 3],
+        to: &mut Pinned<u8>,
         at: usize,
     ) -> Result<(), GpuError> {
-        if at + from.len() > to.len() {
-            return Err(GpuError::Range { start: at, end: at + from.len(), len: to.len() });
+        if height == 0 || width == 0 {
+            return Ok(());
         }
-        let bytes = from.len() * size_of::<T>();
-        let target = to.address().wrapping_add(at).cast();
-        self.driver.read_beside(from.address(), target, bytes)
+        from.arg((height - 1) * pitch + width)?;
+        let end = at + width * height;
+        if width > pitch || end > to.len() {
+            return Err(GpuError::Range { start: at, end, len: to.len() });
+        }
+        let block = Block { from: from.address(), width, height, pitch };
+        self.driver.read_beside(&block, to.address().wrapping_add(at))
     }
 
     /// Device to device, queued.

@@ -11,7 +11,7 @@ use lockstep_traces::DType;
 
 use super::GpuError;
 use super::cache;
-use super::driver::{DeviceInfo, Driver, Gemm, Handle, Shape};
+use super::driver::{Block, DeviceInfo, Driver, Gemm, Handle, Shape};
 use super::source::Program;
 
 /// Arithmetic is stated, not left to defaults: fused multiply-adds, IEEE division and square root, subnormals kept.
@@ -315,7 +315,7 @@ impl Driver for Nvidia {
             .map_err(code("cuMemsetD8Async"))
     }
 
-    fn read_beside(&self, from: u64, to: *mut u8, bytes: usize) -> Result<(), GpuError> {
+    fn read_beside(&self, block: &Block, to: *mut u8) -> Result<(), GpuError> {
         self.bind()?;
         // SAFETY: the event is used between its creation and its destruction; ranges are the callers' own.
         unsafe {
@@ -324,10 +324,19 @@ impl Driver for Nvidia {
             let queued = result::event::record(ready, self.stream).and_then(|()| {
                 let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
                 result::stream::wait_event(self.beside, ready, flags)?;
-                sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.beside).result()
+                let mut copy: sys::CUDA_MEMCPY2D = std::mem::zeroed();
+                copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+                copy.srcDevice = block.from;
+                copy.srcPitch = block.pitch;
+                copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
+                copy.dstHost = to.cast();
+                copy.dstPitch = block.width;
+                copy.WidthInBytes = block.width;
+                copy.Height = block.height;
+                sys::cuMemcpy2DAsync_v2(&raw const copy, self.beside).result()
             });
             let _ = result::event::destroy(ready);
-            queued.map_err(code("cuMemcpyDtoHAsync"))
+            queued.map_err(code("cuMemcpy2DAsync"))
         }
     }
 
