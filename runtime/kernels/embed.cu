@@ -3,6 +3,7 @@
 // embed_rows     out[row, :] = table[ids[row], :]. Exact. Grid: (rows), 256 threads. An id outside the table is undefined.
 // rope_table     cos[row, f], sin[row, f] of the angle index[row] * inv_freq[f], one f32 product; cosine and sine of that f32 in f64,
 //                rounded to f32, times `scaling` in f32, rounded to `elem`. Grid: (rows), 64 threads.
+// embed_slots    the two above for a decode batch: row b is slots[b].token, its angle slots[b].rope_index. Grid: (batch), 256 threads.
 // random_fill    out[i] = scale * u(i), u uniform in (-1, 1) from splitmix64(seed ^ i); `scale` a power of two or any f32; rounded to
 //                `elem`. Grid-stride, 256 threads.
 // constant_fill  out[i] = value, rounded to `elem`.
@@ -22,6 +23,26 @@ KERNEL rope_table(const float *__restrict__ inv_freq, const u32 *__restrict__ in
         const float s = static_cast<float>(sin(static_cast<double>(angle)));
         cos_out[row * freqs + f] = rounded_e(__fmul_rn(c, scaling));
         sin_out[row * freqs + f] = rounded_e(__fmul_rn(s, scaling));
+    }
+}
+
+KERNEL embed_slots(const Slot *__restrict__ slots, const elem *__restrict__ table, const float *__restrict__ inv_freq, elem *__restrict__ out,
+                   float *__restrict__ cos_out, float *__restrict__ sin_out, u32 hidden, u32 freqs, float scaling) {
+    grid_release();
+    grid_wait();
+    const u32 b = blockIdx.x;
+    const Slot slot = slots[b];
+    if (slot.active == 0) {
+        // Defined values, so that the matrix instructions of the live columns have no NaN beside them to explain.
+        for (u32 i = threadIdx.x; i < hidden; i += blockDim.x) out[static_cast<u64>(b) * hidden + i] = narrow_e(0.0f);
+        return;
+    }
+    const elem *from = table + static_cast<u64>(slot.token) * hidden;
+    for (u32 i = threadIdx.x; i < hidden; i += blockDim.x) out[static_cast<u64>(b) * hidden + i] = from[i];
+    for (u32 f = threadIdx.x; f < freqs; f += blockDim.x) {
+        const float angle = __fmul_rn(static_cast<float>(slot.rope_index), inv_freq[f]);
+        cos_out[b * freqs + f] = rounded_e(__fmul_rn(static_cast<float>(cos(static_cast<double>(angle))), scaling));
+        sin_out[b * freqs + f] = rounded_e(__fmul_rn(static_cast<float>(sin(static_cast<double>(angle))), scaling));
     }
 }
 

@@ -5,5 +5,6 @@ pub mod catalog;
 pub mod gpu;
 pub mod ops;
 mod slot;
+pub mod testing;
 
 pub use slot::Slot;

@@ -9,6 +9,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +52,8 @@ pub(super) struct Emulated {
     compiler: String,
     /// Layout by address: freed memory must be known, and reads beyond it are found by sanitizers.
     memory: RefCell<BTreeMap<u64, Layout>>,
-    libraries: RefCell<Vec<Library>>,
+    /// Never unloaded: kernels keep static memory whose destructors would run then.
+    libraries: RefCell<Vec<ManuallyDrop<Library>>>,
     functions: RefCell<Vec<Function>>,
     graphs: RefCell<Vec<Vec<Step>>>,
     recording: RefCell<Option<Vec<Step>>>,
@@ -301,7 +303,7 @@ impl Driver for Emulated {
             log: error.to_string(),
         })?;
         let mut libraries = self.libraries.borrow_mut();
-        libraries.push(library);
+        libraries.push(ManuallyDrop::new(library));
         Ok(libraries.len() as Handle - 1)
     }
 
