@@ -1,6 +1,7 @@
 //! Arguments as they are typed. What they mean is resolved in `commands`.
 
 mod check;
+mod ops;
 mod run;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
 };
+pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
@@ -83,6 +85,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Show what this machine offers and what is missing.
     Doctor,
+    /// List the CUDA kernels with what each promises, or run them and show that it holds.
+    Ops(OpsArgs),
     /// Measure this build on this machine; prints ratios within one run.
     Bench(BenchArgs),
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod foreign;
 mod inputs;
 mod inspect;
+mod ops;
 mod pages;
 mod recording;
 mod replay;
@@ -33,6 +34,7 @@ pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
         Command::Run(args) => run::execute(args, cli.format),
         Command::Inspect(args) => inspect::execute(args, cli.format),
         Command::Doctor => doctor::execute(cli.format),
+        Command::Ops(args) => ops::execute(args, cli.verbose, cli.format),
         Command::Report(args) => report::execute(args, cli.format),
         Command::Calibrate(args) => calibrate::execute(args, cli.format),
         Command::Import(args) => foreign::import(args, cli.format),

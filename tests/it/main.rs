@@ -7,5 +7,6 @@ mod faults;
 mod kit;
 mod layering;
 mod misuse;
+mod ops;
 mod readme;
 mod record;

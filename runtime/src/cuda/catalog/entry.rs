@@ -38,6 +38,16 @@ pub struct Cell {
     pub sizes: &'static [usize],
 }
 
+impl Cell {
+    /// Rough size of the work: the three largest sizes multiplied.
+    #[must_use]
+    pub fn work(&self) -> u64 {
+        let mut sizes: Vec<u64> = self.sizes.iter().map(|&size| size as u64).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        sizes.iter().take(3).fold(1, |work, &size| work.saturating_mul(size.max(1)))
+    }
+}
+
 /// An operation of the catalog.
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -95,6 +105,12 @@ pub trait Case {
 
     /// Is the output also an input (a residual that is added to)? Then it is not poisoned before a run, and `fill` resets it.
     fn updates_in_place(&self) -> bool {
+        false
+    }
+
+    /// Do all inputs lie in plain arguments (a fill by value)? A recording holds them, so its replays are compared with an eager call of
+    /// the inputs that were recorded. Everything that decode replays reads its inputs from memory and must not say so.
+    fn by_argument(&self) -> bool {
         false
     }
 

@@ -47,7 +47,15 @@ impl<T: Pod> Guarded<T> {
     /// # Errors
     /// Device errors.
     pub fn poison(&self, gpu: &Gpu) -> Result<(), GpuError> {
-        gpu.fill(self.view, 0xff)
+        self.fill(gpu, 0xff)
+    }
+
+    /// Fills the elements with one byte.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn fill(&self, gpu: &Gpu, byte: u8) -> Result<(), GpuError> {
+        gpu.fill(self.view, byte)
     }
 
     /// Are the canaries alive?
@@ -55,8 +63,23 @@ impl<T: Pod> Guarded<T> {
     /// # Errors
     /// Device errors.
     pub fn intact(&self, gpu: &Gpu) -> Result<bool, GpuError> {
-        let bytes = gpu.read(self.whole.view())?;
-        let end = bytes.len() - MARGIN;
-        Ok(bytes[..MARGIN].iter().chain(&bytes[end..]).all(|&byte| byte == CANARY))
+        self.snapshot(gpu).map(|(_, intact)| intact)
+    }
+
+    /// Bytes of the elements, and whether the canaries are alive.
+    ///
+    /// # Errors
+    /// Device errors.
+    pub fn snapshot(&self, gpu: &Gpu) -> Result<(Vec<u8>, bool), GpuError> {
+        let mut bytes = gpu.read(self.whole.view())?;
+        let after = bytes.split_off(bytes.len() - MARGIN);
+        let inner = bytes.split_off(MARGIN);
+        Ok((inner, bytes.iter().chain(&after).all(|&byte| byte == CANARY)))
+    }
+
+    /// The elements' bytes and one more: a planted write past the end.
+    #[cfg(test)]
+    pub(super) fn one_past(&self) -> View<u8> {
+        self.whole.part(MARGIN..self.whole.len() - MARGIN + 1).unwrap()
     }
 }

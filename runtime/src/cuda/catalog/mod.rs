@@ -4,12 +4,17 @@ mod attention_decode;
 mod attention_prefill;
 mod embed;
 mod entry;
+#[cfg(test)]
+mod faults;
+mod fill;
 mod gather;
 mod guard;
 mod linear;
 mod logits;
 mod norm;
+pub mod receipt;
 mod rope;
+mod run;
 mod sample;
 mod select_reduce;
 mod select_score;
@@ -17,6 +22,8 @@ mod select_top;
 
 pub use entry::{Case, Cell, Contract, Entry, Output, Tolerance};
 pub use guard::Guarded;
+pub use receipt::{Receipt, Receipts, Status};
+pub use run::{CellReport, Check, SEEDS, Scope, run, skipped};
 
 /// Every entry, by file.
 #[must_use]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// `LOCKSTEP_CACHE`, else the user's cache folder.
-fn folder() -> Option<PathBuf> {
+pub(super) fn folder() -> Option<PathBuf> {
     let set =
         |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = set("LOCKSTEP_CACHE").or_else(|| {

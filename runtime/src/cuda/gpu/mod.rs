@@ -122,5 +122,11 @@ pub fn compile_options() -> Vec<String> {
     nvidia::OPTIONS.iter().map(|option| (*option).to_owned()).collect()
 }
 
+/// Folder of compiled programs; `None` where neither the environment nor the user's home says one.
+#[must_use]
+pub fn cache_folder() -> Option<std::path::PathBuf> {
+    cache::folder()
+}
+
 #[cfg(test)]
 mod tests;

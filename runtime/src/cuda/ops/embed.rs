@@ -152,8 +152,8 @@ impl Embed {
             Arg::count(freqs)?,
             Arg::from(frequencies.scaling),
         ];
-        let shape = grid([blocks(batch, 1)?, 1, 1], THREADS).overlapping();
-        gpu.launch(&self.slots, shape, &arguments)
+        // The first kernel of a pass waits for everything before it, so that later ones may read caches and slots ahead.
+        gpu.launch(&self.slots, grid([blocks(batch, 1)?, 1, 1], THREADS), &arguments)
     }
 
     /// `out[i] = scale * u(i)`, u uniform between -1 and 1, the same for a seed on every device.

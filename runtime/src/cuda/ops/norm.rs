@@ -64,7 +64,8 @@ impl Norm {
             Arg::count(width)?,
             Arg::from(norm.eps),
         ];
-        gpu.launch(&self.rms_norm, grid([blocks(rows, 1)?, 1, 1], THREADS), &arguments)
+        let shape = grid([blocks(rows, 1)?, 1, 1], THREADS).overlapping();
+        gpu.launch(&self.rms_norm, shape, &arguments)
     }
 
     /// `x[i] = round(x[i] + y[i])` over all of `x`.
