@@ -14,7 +14,8 @@
 //                 maximum, as rounding is monotone, and differs in rounding alone for a mean.) `floors`: 0: |z| = sqrt(max(., 1e-8));
 //                 1: sqrt(. + 1e-8); 2: x^2, y^2, their sum and the root each rounded to `celem`, no floor. 8 frequencies a lane, LANES
 //                 lanes a row, every K element read once for all heads of its unit; lanes are summed as a butterfly, so that
-//                 equal rows get equal bits. Grid: (tiles of rows, units), 256 threads, dynamic shared memory: `stage_bytes`.
+//                 equal rows get equal bits. Grid: (tiles of rows, units), 256 threads, dynamic shared memory: heads of a unit *
+//                 (1 + 2 turns) * LANES * 8 floats.
 // score_unrotate  z is turned back by the row's own position p first (scaled by `scaling` as upstream does), then
 //                     score = mean or max over j of sum_f |mu| |z| s cos(((R - p) + offset_j) w + phi) + E,   phi = arg(mu conj z)
 //                 with R - p, + offset, * w and + phi each rounded to f32 and phi the f32 next to the true angle: at phases of

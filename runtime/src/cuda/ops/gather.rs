@@ -182,7 +182,6 @@ impl GatherOps {
         if [from.k, from.v, to.k, to.v].iter().any(|address| !address.is_multiple_of(16)) {
             return Err(GpuError::unsupported("a cache that does not begin at 16 whole bytes"));
         }
-        // The two planted mistakes exclude each other in practice; the first one named wins.
         let planted = match (mode.value_kept_in_place, mode.stale_row) {
             (true, true) => {
                 return Err(GpuError::unsupported("two planted gathers at once; plant one"));
@@ -257,4 +256,125 @@ fn check_room(count: usize, from: usize, to: usize) -> Result<(), GpuError> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{CacheShape, KvCache};
+    use crate::cuda::gpu::Buffer;
+    use crate::weights::Elements;
+
+    const DIMS: Dims = Dims { layers: 3, kv_heads: 2, q_heads: 2, head_dim: 8 };
+    const ROWS: usize = 11;
+    const CAPACITY: usize = 14;
+    const TARGET: usize = 9;
+
+    /// A cache on the host whose elements are all different, and the same K or V as the device holds it.
+    fn filled() -> (KvCache, Vec<f32>, Vec<f32>) {
+        let shape = CacheShape {
+            layers: DIMS.layers,
+            kv_heads: DIMS.kv_heads,
+            head_dim: DIMS.head_dim,
+            dtype: DType::F32,
+            capacity: CAPACITY,
+        };
+        let mut cache = KvCache::new(shape);
+        let width = DIMS.kv_heads * DIMS.head_dim;
+        for layer in 0..DIMS.layers {
+            let k: Vec<f32> =
+                (0..ROWS * width).map(|index| (layer * 10_000 + index) as f32 + 0.5).collect();
+            let v: Vec<f32> = k.iter().map(|value| -value).collect();
+            cache.append(layer, &k, &v);
+        }
+        cache.commit(100..100 + ROWS as u32);
+        let side = |of: &dyn Fn(usize, usize) -> Vec<f32>| {
+            let mut all = Vec::new();
+            for unit in 0..DIMS.layers * DIMS.kv_heads {
+                all.extend(of(unit / DIMS.kv_heads, unit % DIMS.kv_heads));
+                all.resize((unit + 1) * CAPACITY * DIMS.head_dim, f32::NAN);
+            }
+            all
+        };
+        let k = side(&|layer, head| floats(cache.k(layer, head)));
+        let v = side(&|layer, head| floats(cache.v(layer, head)));
+        (cache, k, v)
+    }
+
+    fn floats(elements: Elements<'_>) -> Vec<f32> {
+        match elements {
+            Elements::F32(values) => values.to_vec(),
+            _ => panic!("an f32 cache"),
+        }
+    }
+
+    fn keeps() -> Vec<KeepSet> {
+        let list = |start: u32| (0..6).map(|row| (row * 3 + start) % 11).collect::<Vec<u32>>();
+        vec![
+            KeepSet::Shared(vec![0, 1, 2, 5, 7, 10]),
+            KeepSet::PerHead(vec![vec![0, 1, 4, 5, 6, 7], list(2)]),
+            KeepSet::PerLayer(vec![list(0), list(1), list(5)]),
+            KeepSet::PerLayerPerHead(
+                (0..3).map(|layer| vec![list(layer), list(layer + 4)]).collect(),
+            ),
+        ]
+    }
+
+    #[test]
+    fn a_gather_moves_what_the_hosts_cache_moves_planted_or_not() {
+        let gpu = match Gpu::emulated() {
+            Ok(gpu) => gpu,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+        };
+        let ops = GatherOps::new(&gpu, DIMS, DType::F32).unwrap();
+        let modes = [
+            GatherMode::default(),
+            GatherMode { value_kept_in_place: true, stale_row: false },
+            GatherMode { value_kept_in_place: false, stale_row: true },
+        ];
+        for keep in keeps() {
+            for mode in modes {
+                let (mut cache, k, v) = filled();
+                let (k, v) = (gpu.upload(&k).unwrap(), gpu.upload(&v).unwrap());
+                let size = DIMS.layers * DIMS.kv_heads * TARGET;
+                let to: [Buffer<f32>; 2] = [0, 1].map(|_| gpu.zeros(size * DIMS.head_dim).unwrap());
+                let rows: Vec<u32> = keep.lists().flatten().copied().collect();
+                let rows = gpu.upload(&rows).unwrap();
+                let lists =
+                    KeepLists { rows: rows.view(), shape: KeepShape::of(&keep), count: keep.len() };
+                let from =
+                    CacheSide { k: k.view().address(), v: v.view().address(), capacity: CAPACITY };
+                let [to_k, to_v] = [0, 1].map(|side| to[side].view().address());
+                let target = CacheSide { k: to_k, v: to_v, capacity: TARGET };
+                ops.rows(&gpu, from, target, &lists, mode).unwrap();
+                let at: Vec<u32> = (0..DIMS.kv_heads)
+                    .flat_map(|_| (0..CAPACITY as u32).map(|row| 100 + row))
+                    .collect();
+                let at = gpu.upload(&at).unwrap();
+                let by_layer = keep.layers_differ();
+                let heads = if by_layer { 6 } else { 2 };
+                let after = gpu.zeros::<u32>(heads * TARGET).unwrap();
+                let before = Positions { list: at.view(), by_layer: false, capacity: CAPACITY };
+                let moved = Positions { list: after.view(), by_layer, capacity: TARGET };
+                ops.positions(&gpu, &before, &moved, &lists).unwrap();
+                cache.gather(|layer, head| keep.rows(layer, head), mode).unwrap();
+                let [ours_k, ours_v] = to.map(|side| gpu.read(side.view()).unwrap());
+                let after = gpu.read(after.view()).unwrap();
+                for unit in 0..DIMS.layers * DIMS.kv_heads {
+                    let (layer, head) = (unit / DIMS.kv_heads, unit % DIMS.kv_heads);
+                    let start = unit * TARGET * DIMS.head_dim;
+                    let range = start..start + keep.len() * DIMS.head_dim;
+                    assert_eq!(ours_k[range.clone()], floats(cache.k(layer, head)));
+                    assert_eq!(ours_v[range], floats(cache.v(layer, head)), "{mode:?}");
+                    let start = unit % heads * TARGET;
+                    assert_eq!(after[start..start + keep.len()], *cache.positions(layer, head));
+                }
+            }
+        }
+        let odd = Dims { head_dim: 1, ..DIMS };
+        assert!(GatherOps::new(&gpu, odd, DType::F16).is_err());
+    }
 }

@@ -12,6 +12,8 @@ mod tables;
 mod top;
 
 #[cfg(test)]
+mod fixture;
+#[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod tests;

@@ -40,7 +40,7 @@ impl DeviceNoise {
     }
 
     /// Its memory.
-    pub(super) const fn state(&self) -> View<u32> {
+    pub(in crate::cuda) const fn state(&self) -> View<u32> {
         self.state.view()
     }
 }

@@ -200,10 +200,14 @@ impl HeadTables {
         self.offsets.len()
     }
 
-    /// Mean queries on the device, for a test to write: re and im, `[heads][freqs]`.
-    #[cfg(test)]
-    pub(crate) const fn queries(&self) -> (View<f32>, View<f32>) {
-        (self.re.view(), self.im.view())
+    /// Other statistics of as many heads, in the same memory.
+    ///
+    /// # Errors
+    /// [`GpuError::Range`] for more values than there is room; driver errors.
+    pub fn write(&self, gpu: &Gpu, values: &HeadValues) -> Result<(), GpuError> {
+        let buffers = [&self.re, &self.im, &self.modulus, &self.scale, &self.energy];
+        let lists = [&values.re, &values.im, &values.modulus, &values.scale, &values.energy];
+        buffers.iter().zip(lists).try_for_each(|(to, from)| gpu.write(to.view(), from))
     }
 }
 

@@ -1,5 +1,0 @@
-//! Not written yet.
-
-use super::Entry;
-
-pub(super) const ENTRIES: &[Entry] = &[];
