@@ -320,8 +320,9 @@ DEVICE void merge_warps(Found &found, const Running &r) {
     __syncthreads();
 }
 
-// Parts that are loaded before the first is used.
+// Parts that are loaded before the first is used, and splits whose weights are held at once.
 #define MERGED 8
+#define HELD (WARPS * D)
 
 // Maximum and sum over all splits of each query head, a warp a head: lane n takes splits n, n + 32, ..., then a butterfly.
 DEVICE void merge_splits(Found &found, const float *parts, u32 splits) {
@@ -338,6 +339,17 @@ DEVICE void merge_splits(Found &found, const float *parts, u32 splits) {
         sum = warp_sum(sum);
         if (lane == 0) found.all_most[j] = most, found.all_sum[j] = sum;
     }
+    __syncthreads();
+}
+
+// Weights of splits first..first + HELD into the memory of `found.value`, [split][query head].
+DEVICE void weigh_splits(Found &found, const float *parts, u32 first, u32 splits) {
+    constexpr u32 PART = GROUP * (D + 2);
+    float *weights = &found.value[0][0][0];
+    const u32 count = min(splits - first, static_cast<u32>(HELD));
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < count * GROUP; i += THREADS)
+        weights[i] = shrink(load_l2(parts + static_cast<u64>(first + i / GROUP) * PART + GROUP * D + i % GROUP), found.all_most[i % GROUP]);
     __syncthreads();
 }
 
@@ -429,17 +441,42 @@ KERNEL LAUNCH_BOUNDS(128, GROUP > 4 ? 2 : 3) attend_decode(const Slot *__restric
     __threadfence();
     if (threadIdx.x == 0) counters[b * kv_heads + h] = 0;
     merge_splits(found, mine_out, splits);
-    for (int at = threadIdx.x; at < GROUP * D; at += THREADS) {
-        const int j = at / D;
-        float value = 0.0f;
-        for (u32 from = 0; from < splits; from += MERGED) {
-            float part[MERGED];
+    // Two elements a thread and turn; each adds the splits in their order.
+    constexpr int TURNS = (GROUP * D / 2 + THREADS - 1) / THREADS;
+    float sums[TURNS][2] = {};
+    for (u32 base = 0; base < splits; base += HELD) {
+        weigh_splits(found, mine_out, base, splits);
+        const float *weights = &found.value[0][0][0];
+        const u32 count = min(splits - base, static_cast<u32>(HELD));
+        for (u32 from = 0; from < count; from += MERGED) {
+            float part[TURNS][MERGED][2];
 #pragma unroll
-            for (u32 n = 0; n < MERGED; n++) part[n] = from + n < splits ? load_l2(mine_out + static_cast<u64>(from + n) * PART + at) : 0.0f;
+            for (int t = 0; t < TURNS; t++)
 #pragma unroll
-            for (u32 n = 0; n < MERGED; n++)
-                if (from + n < splits) value += part[n] * shrink(load_l2(mine_out + static_cast<u64>(from + n) * PART + GROUP * D + j), found.all_most[j]);
+                for (u32 n = 0; n < MERGED; n++) {
+                    const u32 at = 2 * (threadIdx.x + t * THREADS);
+                    const bool there = at < GROUP * D && from + n < count;
+                    const float *at_part = mine_out + static_cast<u64>(base + (there ? from + n : 0)) * PART + (there ? at : 0);
+                    load_pair_l2(part[t][n], at_part);
+                }
+#pragma unroll
+            for (int t = 0; t < TURNS; t++)
+#pragma unroll
+                for (u32 n = 0; n < MERGED; n++) {
+                    const u32 at = 2 * (threadIdx.x + t * THREADS);
+                    if (at >= GROUP * D || from + n >= count) continue;
+                    const float weight = weights[(from + n) * GROUP + at / D];
+                    sums[t][0] = fmaf(part[t][n][0], weight, sums[t][0]);
+                    sums[t][1] = fmaf(part[t][n][1], weight, sums[t][1]);
+                }
         }
-        to[static_cast<u64>(query_head(h, j, kv_heads, tile)) * D + at % D] = narrow_e(value / found.all_sum[j]);
+    }
+#pragma unroll
+    for (int t = 0; t < TURNS; t++) {
+        const u32 at = 2 * (threadIdx.x + t * THREADS);
+        if (at >= GROUP * D) continue;
+        elem *out_at = to + static_cast<u64>(query_head(h, at / D, kv_heads, tile)) * D + at % D;
+        out_at[0] = narrow_e(sums[t][0] / found.all_sum[at / D]);
+        out_at[1] = narrow_e(sums[t][1] / found.all_sum[at / D]);
     }
 }

@@ -124,6 +124,10 @@ DEVICE vec16 load_stream(const void *address) {
 }
 // Data that another block of the same launch wrote: read from L2.
 DEVICE float load_l2(const float *address) { return __ldcg(address); }
+// Two of them, at an address of whole pairs.
+DEVICE void load_pair_l2(float *to, const float *address) {
+    asm volatile("ld.global.cg.v2.f32 {%0,%1}, [%2];" : "=f"(to[0]), "=f"(to[1]) : "l"(address));
+}
 DEVICE void cp_async16(void *shared, const void *global, bool valid) {
     const u32 to = static_cast<u32>(__cvta_generic_to_shared(shared));
     const int bytes = valid ? 16 : 0; // the rest is filled with zeros

@@ -323,6 +323,7 @@ inline unsigned short f32_to_f16(float value) {
 struct vec16;
 template <class V = vec16> V load_stream(const void *address) { V v; std::memcpy(&v, address, sizeof(V)); return v; }
 inline float load_l2(const float *address) { return *address; }
+inline void load_pair_l2(float *to, const float *address) { to[0] = address[0], to[1] = address[1]; }
 inline void cp_async16(void *shared, const void *global, bool valid) {
     if (valid) std::memcpy(shared, global, 16); else std::memset(shared, 0, 16);
 }

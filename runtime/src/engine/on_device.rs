@@ -130,7 +130,7 @@ fn every_hidden_stage_is_the_cpus() {
     let Some((cpu, device)) = both(DType::F32) else { return };
     let all = || "all".parse().unwrap();
     let plan = RecordPlan {
-        hidden: "3,9-10".parse().unwrap(),
+        hidden: "3,9,10".parse().unwrap(),
         hidden_layers: all(),
         logits: "3,10".parse().unwrap(),
         top_k: 4,
@@ -181,7 +181,8 @@ fn compactions_choose_and_move_the_rows_that_the_cpu_does() {
         let requests = [prompt("a", 11)];
         let wanted = run(&cpu, &requests, &options, everything());
         let found = run(&device, &requests, &options, everything());
-        assert!(wanted.events.len() >= 2, "{rules:?}");
+        // `sglang` counts decode tokens only.
+        assert!(wanted.events.len() >= if rules == RuleSet::Sglang { 1 } else { 2 }, "{rules:?}");
         agree(&wanted, &found, 1e-3);
         assert_eq!(wanted.dumps.len(), found.dumps.len());
         for (a, b) in wanted.dumps.iter().zip(&found.dumps) {

@@ -324,15 +324,24 @@ impl Driver for Nvidia {
             let queued = result::event::record(ready, self.stream).and_then(|()| {
                 let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
                 result::stream::wait_event(self.beside, ready, flags)?;
-                let mut copy: sys::CUDA_MEMCPY2D = std::mem::zeroed();
-                copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-                copy.srcDevice = block.from;
-                copy.srcPitch = block.pitch;
-                copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-                copy.dstHost = to.cast();
-                copy.dstPitch = block.width;
-                copy.WidthInBytes = block.width;
-                copy.Height = block.height;
+                let copy = sys::CUDA_MEMCPY2D {
+                    srcXInBytes: 0,
+                    srcY: 0,
+                    srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+                    srcHost: std::ptr::null(),
+                    srcDevice: block.from,
+                    srcArray: std::ptr::null_mut(),
+                    srcPitch: block.pitch,
+                    dstXInBytes: 0,
+                    dstY: 0,
+                    dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+                    dstHost: to.cast(),
+                    dstDevice: 0,
+                    dstArray: std::ptr::null_mut(),
+                    dstPitch: block.width,
+                    WidthInBytes: block.width,
+                    Height: block.height,
+                };
                 sys::cuMemcpy2DAsync_v2(&raw const copy, self.beside).result()
             });
             let _ = result::event::destroy(ready);

@@ -108,7 +108,7 @@ pub(super) struct Splits {
 }
 
 impl Splits {
-    /// Splits for a bucket: fixed sizes, or as many blocks as the device holds at once, of 64 rows at least.
+    /// Splits for a bucket: fixed sizes, or as many blocks as the device holds at once, of 32 rows at least.
     pub(super) fn of(
         options: &DeviceOptions,
         (batch, rows): (usize, usize),
@@ -119,7 +119,7 @@ impl Splits {
             return Self { count: rows.div_ceil(FIXED_SPLIT as usize), rows: FIXED_SPLIT };
         }
         let fill = (3 * sm_count as usize / (kv_heads * batch)).max(1);
-        Self { count: rows.div_ceil(64).min(fill), rows: 0 }
+        Self { count: rows.div_ceil(32).min(fill), rows: 0 }
     }
 }
 
@@ -170,6 +170,6 @@ mod tests {
         let free = DeviceOptions::default();
         assert_eq!(Splits::of(&free, (1, 4096), 8, 132), Splits { count: 49, rows: 0 });
         assert_eq!(Splits::of(&free, (8, 4096), 8, 132), Splits { count: 6, rows: 0 });
-        assert_eq!(Splits::of(&free, (1, 256), 8, 132), Splits { count: 4, rows: 0 });
+        assert_eq!(Splits::of(&free, (1, 256), 8, 132), Splits { count: 8, rows: 0 });
     }
 }
