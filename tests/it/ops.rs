@@ -10,6 +10,7 @@ fn gpu() -> bool {
 }
 
 /// Is there a compiler for the emulator?
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
 fn emulator() -> bool {
     let there = lockstep(["doctor", "--format", "json"]).json()["emulator"]["there"] == true;
     if !there {

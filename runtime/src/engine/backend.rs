@@ -16,8 +16,8 @@ use crate::{Hyper, RuntimeError};
 /// A model where it was loaded.
 #[derive(Debug)]
 pub(super) enum Loaded {
-    Cpu(CpuModel),
-    Cuda(CudaModel),
+    Cpu(Box<CpuModel>),
+    Cuda(Box<CudaModel>),
 }
 
 /// A model on a device. The checkpoint's host memory is gone once it is there.

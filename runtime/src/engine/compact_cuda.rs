@@ -110,7 +110,7 @@ fn choose(
     };
     let queued = ops.select(&gpu, &input, noise.as_ref())?;
     let answer = ops.selection(&gpu, &queued, wanted.scores)?;
-    let lists = answer.is_some().then(|| queued.keep.clone()).flatten();
+    let lists = answer.is_some().then_some(queued.keep).flatten();
     cache.noise = noise;
     let selection = answer.unwrap_or_else(|| Selection::whole(cache.rows()));
     let prompt_rows = if policy.counts_prompt_rows() {

@@ -134,13 +134,15 @@ fn place(
     device: DeviceChoice,
 ) -> Result<Loaded, RuntimeError> {
     let gpu = match device {
-        DeviceChoice::Cpu => return Ok(Loaded::Cpu(CpuModel::new(hyper, weights, Isa::detect()))),
+        DeviceChoice::Cpu => {
+            return Ok(Loaded::Cpu(Box::new(CpuModel::new(hyper, weights, Isa::detect()))));
+        }
         DeviceChoice::Cuda(ordinal) => Gpu::open(ordinal)?,
         DeviceChoice::Emulated => Gpu::emulated()?,
     };
     let model = AnyModel::upload(&gpu, &hyper, &weights, dtype)?;
     let remarks = weights.remarks;
-    Ok(Loaded::Cuda(CudaModel { gpu, hyper, remarks, model }))
+    Ok(Loaded::Cuda(Box::new(CudaModel { gpu, hyper, remarks, model })))
 }
 
 /// Element type of the embedding.

@@ -69,7 +69,7 @@ impl Engine {
         Ok(Self {
             dir: PathBuf::new(),
             weight_files: Vec::new(),
-            model: Loaded::Cuda(CudaModel { gpu, hyper, remarks: Vec::new(), model }),
+            model: Loaded::Cuda(Box::new(CudaModel { gpu, hyper, remarks: Vec::new(), model })),
             tokenizer: None,
             dtype,
             dtype_source: source(options.dtype.is_some(), "shape"),

@@ -320,7 +320,7 @@ impl Case for Start {
         self.upload(gpu)?;
         let kept = |output: &Output<'_>| {
             let bytes = output.bytes.view().len();
-            vec![0..bytes / self.rows * last]
+            vec![Range { start: 0, end: bytes / self.rows * last }]
         };
         Ok(Some(self.outputs().iter().map(kept).collect()))
     }

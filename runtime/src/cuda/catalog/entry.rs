@@ -48,6 +48,9 @@ impl Cell {
     }
 }
 
+/// Makes a case of a cell.
+pub type Open = fn(&Gpu, &Cell) -> Result<Box<dyn Case>, GpuError>;
+
 /// An operation of the catalog.
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -68,7 +71,7 @@ pub struct Entry {
     /// Cells that a run covers.
     pub cells: &'static [Cell],
     /// Allocates buffers and loads kernels for a cell. Buffers keep their addresses from then on.
-    pub open: fn(&Gpu, &Cell) -> Result<Box<dyn Case>, GpuError>,
+    pub open: Open,
 }
 
 /// An output of a case: bytes that a run must write (all of them), in a guarded buffer.

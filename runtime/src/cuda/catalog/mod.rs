@@ -20,7 +20,7 @@ mod select_reduce;
 mod select_score;
 mod select_top;
 
-pub use entry::{Case, Cell, Contract, Entry, Output, Tolerance};
+pub use entry::{Case, Cell, Contract, Entry, Open, Output, Tolerance};
 pub use guard::Guarded;
 pub use receipt::{Receipt, Receipts, Status};
 pub use run::{CellReport, Check, SEEDS, Scope, run, skipped};
