@@ -169,8 +169,10 @@ fn launch(gpu: &Gpu) -> Launch {
     let wanted = [3.0 / 12.5_f32.sqrt(), 8.0 / 12.5_f32.sqrt()];
     match run() {
         Ok(found) => {
-            let right = found.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() < 1e-6);
-            let error = (!right).then(|| format!("the norm of 3 and 4 is {found:?}, not {wanted:?}"));
+            let right =
+                found.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() < 1e-6);
+            let error =
+                (!right).then(|| format!("the norm of 3 and 4 is {found:?}, not {wanted:?}"));
             Launch { right, error }
         }
         Err(error) => Launch { right: false, error: Some(error.to_string()) },
@@ -216,7 +218,8 @@ fn cuda_text(text: &mut String, cuda: &Cuda) {
     }
     if let Some(launch) = &cuda.launch {
         let error = launch.error.as_deref().map_or_else(String::new, |why| format!(": {why}"));
-        let _ = writeln!(text, "  launch     {}{error}", if launch.right { "right" } else { "wrong" });
+        let _ =
+            writeln!(text, "  launch     {}{error}", if launch.right { "right" } else { "wrong" });
     }
     let _ = writeln!(text, "  cache      {}", cuda.cache.as_deref().unwrap_or("none"));
     for (arch, counts) in &cuda.receipts {

@@ -92,7 +92,8 @@ fn known() -> anyhow::Result<Vec<(String, Receipts)>> {
         Ok(gpu) => vec![gpu.info().arch.clone()],
         Err(_) => receipt::archs().map(str::to_owned).collect(),
     };
-    let load = |arch: String| Ok((arch.clone(), receipt::shipped(&arch).map_err(anyhow::Error::msg)?));
+    let load =
+        |arch: String| Ok((arch.clone(), receipt::shipped(&arch).map_err(anyhow::Error::msg)?));
     archs.into_iter().map(load).collect()
 }
 
@@ -165,7 +166,8 @@ fn listing_text(listing: &Listing, full: bool) -> String {
     let _ = write!(out, "{entries} entries of {files} kernel files, {cells} cells");
     for arch in &listing.archs {
         let status = listing.entries.iter().flat_map(|row| &row.status);
-        let works = status.filter(|status| status.arch == *arch && status.status == "works").count();
+        let works =
+            status.filter(|status| status.arch == *arch && status.status == "works").count();
         let _ = write!(out, "; {arch}: {works} work, {} unknown", entries - works);
     }
     out.push('\n');
@@ -240,8 +242,12 @@ struct SkippedCell {
 
 fn run(args: &OpsArgs, entries: &[&'static Entry], format: Format) -> anyhow::Result<Status> {
     let scope = if args.cells == OpsCells::All { Scope::All } else { Scope::Quick };
-    if args.write_receipts.is_some() && (args.device == OpsDevice::Emulated || scope == Scope::Quick) {
-        return Err(usage("--write-receipts needs --device cuda and --cells all: a receipt is a full run on a GPU"));
+    if args.write_receipts.is_some()
+        && (args.device == OpsDevice::Emulated || scope == Scope::Quick)
+    {
+        return Err(usage(
+            "--write-receipts needs --device cuda and --cells all: a receipt is a full run on a GPU",
+        ));
     }
     let gpu = match args.device {
         OpsDevice::Cuda => Gpu::open(0),
@@ -267,7 +273,11 @@ fn run(args: &OpsArgs, entries: &[&'static Entry], format: Format) -> anyhow::Re
         device: device_json(gpu.info()),
         cells: ran.iter().map(|entry| entry.cells.len()).sum(),
         skipped: ran.iter().map(|entry| entry.skipped.len()).sum(),
-        checks: ran.iter().flat_map(|entry| &entry.cells).map(|cell| cell.report.checks.len()).sum(),
+        checks: ran
+            .iter()
+            .flat_map(|entry| &entry.cells)
+            .map(|cell| cell.report.checks.len())
+            .sum(),
         passed: ran.iter().filter(|entry| entry.verdict == "passes").count(),
         failed: ran.iter().filter(|entry| entry.verdict == "fails").count(),
         entries: ran,
@@ -358,8 +368,7 @@ fn answer_text(answer: &Answer) -> String {
     let _ = writeln!(
         out,
         "{} of {total} entries pass; {ran} cells run, {skipped} skipped, {} checks",
-        answer.passed,
-        answer.checks
+        answer.passed, answer.checks
     );
     if let Some(receipts) = &answer.receipts {
         let count = receipts.written.len();

@@ -53,7 +53,8 @@ fn the_catalog_is_listed_with_contracts_and_what_is_known() {
 #[test]
 fn a_name_or_a_kernel_file_asks_for_the_whole_contract() {
     let text = lockstep(["ops", "rms_norm"]).expect(0).stdout;
-    for part in ["shapes", "refuses", "silent", "rounding", "reference", "tolerance", "rows 3 width 257"]
+    for part in
+        ["shapes", "refuses", "silent", "rounding", "reference", "tolerance", "rows 3 width 257"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -70,7 +71,8 @@ fn the_emulator_runs_an_entry_and_every_check_is_told() {
     if !emulator() {
         return;
     }
-    let args = ["ops", "add_rows", "embed_rows", "--run", "--device", "emulated", "--format", "json"];
+    let args =
+        ["ops", "add_rows", "embed_rows", "--run", "--device", "emulated", "--format", "json"];
     let answer = lockstep(args).expect(0).json();
     assert_eq!(answer["device"]["emulated"], true);
     assert_eq!((&answer["failed"], &answer["passed"]), (&Value::from(0), &Value::from(2)));
@@ -79,7 +81,8 @@ fn the_emulator_runs_an_entry_and_every_check_is_told() {
         assert_eq!(entry["verdict"], "passes");
         for cell in rows(entry, "cells") {
             let checks = cell["checks"].as_object().unwrap();
-            for check in ["canaries", "control", "device", "misuse", "reference", "replay", "rerun"] {
+            for check in ["canaries", "control", "device", "misuse", "reference", "replay", "rerun"]
+            {
                 assert!(checks[check].is_null(), "{check}: {cell}");
             }
             assert_eq!(cell["replays"], 4);
