@@ -208,8 +208,12 @@ fn cuda_text(text: &mut String, cuda: &Cuda) {
     };
     let _ = writeln!(text, "  module     {}", cuda.driver.as_deref().unwrap_or("not loaded"));
     for library in cuda.libraries.values() {
-        let there = if library.found { "found" } else { library.remedy };
-        let _ = writeln!(text, "  {:<10} {there}", library.file.trim_end_matches(".so"));
+        let name = library.file.trim_end_matches(".so");
+        let _ = if library.found {
+            writeln!(text, "  {name:<10} found")
+        } else {
+            writeln!(text, "  {name:<10} not found: {}", library.remedy)
+        };
     }
     if let Some(kernels) = &cuda.kernels {
         let (compiled, files) = (kernels.compiled, kernels.files);

@@ -184,7 +184,7 @@ fn contract_text(out: &mut String, row: &Row) {
     for cell in &row.cells {
         let tolerance = (cell.bound, cell.why);
         if said != Some(tolerance) {
-            let _ = writeln!(out, "  tolerance  {}: {}", cell.bound, cell.why);
+            let _ = writeln!(out, "  tolerance  {}: {}", figure(cell.bound), cell.why);
             said = Some(tolerance);
         }
         let _ = writeln!(out, "    {}", cell.cell);
@@ -380,5 +380,13 @@ fn answer_text(answer: &Answer) -> String {
 /// The cell closest to its bound.
 fn worst<'a>(reports: impl Iterator<Item = &'a CellReport>) -> String {
     let closest = reports.reduce(|worst, report| if report.worse(worst) { report } else { worst });
-    closest.map_or_else(|| "-".to_owned(), |cell| format!("{:.3} / {}", cell.error, cell.bound))
+    closest.map_or_else(
+        || "-".to_owned(),
+        |cell| format!("{} / {}", figure(cell.error), figure(cell.bound)),
+    )
+}
+
+/// Three places, or powers of ten where those would show nothing.
+fn figure(value: f64) -> String {
+    if value <= 0.0 || value >= 1e-3 { format!("{value:.3}") } else { format!("{value:.1e}") }
 }
