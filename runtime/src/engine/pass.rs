@@ -1,5 +1,7 @@
 //! Forward passes of the run, on whichever backend.
 
+use std::collections::BTreeMap;
+
 use lockstep_traces::{Phase, Probe};
 use rayon::prelude::*;
 
@@ -9,7 +11,7 @@ use super::run::Runner;
 use super::sequence::Sequence;
 use super::summarize;
 use crate::RuntimeError;
-use crate::cpu::{CpuModel, Segment, Taps};
+use crate::cpu::{CpuModel, Segment, Taps, WantedRow};
 use crate::cuda::model::{DecodeRow, PrefillChunk, RowOut};
 
 /// Results of one forward pass, by row.
@@ -57,13 +59,13 @@ impl<'a> Runner<'a> {
         places: &[Place<'_>],
     ) -> Result<Pass, RuntimeError> {
         let Chunk { tokens, position, rope_index, draw } = chunk;
-        let want_logits = self.want_logits(places);
         let wanted = wanted(self.sink, places, self.engine.hyper().layers);
+        let want_logits = self.want_logits(places);
         let slot = sequence.slot;
         match (&mut self.device, &mut sequence.cache) {
             (Device::Cpu(model), Cache::Cpu(cache)) => {
                 let (model, segment) = (*model, Segment { tokens, position, rope_index, cache });
-                Ok(self.cpu(model, vec![segment], places, Phase::Prompt))
+                Ok(self.cpu(model, vec![segment], wanted, Phase::Prompt))
             }
             (Device::Cuda(run), Cache::Cuda(cache)) => {
                 let mut chunk = PrefillChunk { slot, cache, tokens, position, rope_index, draw };
@@ -80,7 +82,6 @@ impl<'a> Runner<'a> {
         fed: &mut [(&mut Sequence<'a>, Mark)],
         places: &[Place<'_>],
     ) -> Result<Pass, RuntimeError> {
-        let want_logits = self.want_logits(places);
         let wanted = wanted(self.sink, places, self.engine.hyper().layers);
         if let Device::Cpu(model) = self.device {
             let segments = fed.iter_mut().filter_map(|(sequence, mark)| {
@@ -89,8 +90,9 @@ impl<'a> Runner<'a> {
                 let tokens = std::slice::from_ref(&mark.token);
                 Some(Segment { tokens, position, rope_index: mark.rope_index, cache })
             });
-            return Ok(self.cpu(model, segments.collect(), places, Phase::Decode));
+            return Ok(self.cpu(model, segments.collect(), wanted, Phase::Decode));
         }
+        let want_logits = self.want_logits(places);
         let Device::Cuda(run) = &mut self.device else {
             unreachable!("there are two backends");
         };
@@ -119,20 +121,20 @@ impl<'a> Runner<'a> {
         &mut self,
         model: &CpuModel,
         mut segments: Vec<Segment<'_>>,
-        places: &[Place<'_>],
+        wanted: BTreeMap<usize, WantedRow>,
         phase: Phase,
     ) -> Pass {
-        let wanted = wanted(self.sink, places, self.engine.hyper().layers);
+        let rows = segments.iter().map(|segment| segment.tokens.len()).sum();
         let counted = self.queries.as_deref_mut().map(|queries| {
             let counts = phase == Phase::Decode || !queries.decode_only;
-            queries.sums.counted = vec![counts; places.len()];
+            queries.sums.counted = vec![counts; rows];
             &mut queries.sums
         });
         let mut taps = Taps { wanted, queries: counted, ..Taps::default() };
         let logits = model.forward(&self.arithmetic, &mut segments, &mut taps);
         let vocab = self.engine.hyper().vocab_size;
         let top_k = self.sink.top_k();
-        let summaries: Vec<_> = if places.len() * vocab > 1 << 16 {
+        let summaries: Vec<_> = if rows * vocab > 1 << 16 {
             logits.par_chunks(vocab).map(|row| summarize(row, top_k)).collect()
         } else {
             logits.chunks(vocab).map(|row| summarize(row, top_k)).collect()
