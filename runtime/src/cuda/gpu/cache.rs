@@ -19,7 +19,7 @@ pub(super) fn path(key: &str, extension: &str) -> Option<PathBuf> {
     Some(folder()?.join(format!("{key}.{extension}")))
 }
 
-/// Contents under a key. The last 32 bytes are the hash of the rest: a file that was cut or changed is no hit.
+/// Contents under a key. The last 64 bytes are the hash of the rest, in hex: a file that was cut or changed is no hit.
 pub(super) fn read(key: &str, extension: &str) -> Option<Vec<u8>> {
     let mut bytes = std::fs::read(path(key, extension)?).ok()?;
     let sum = bytes.split_off(bytes.len().checked_sub(64)?);

@@ -6,7 +6,7 @@
 )]
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -50,7 +50,7 @@ enum Step {
 pub(super) struct Emulated {
     info: Option<DeviceInfo>,
     compiler: String,
-    /// Layout by address: freed memory must be known, and reads beyond it are found by sanitizers.
+    /// Layout by address, to free by.
     memory: RefCell<BTreeMap<u64, Layout>>,
     /// Never unloaded: kernels keep static memory whose destructors would run then.
     libraries: RefCell<Vec<ManuallyDrop<Library>>>,
@@ -58,7 +58,6 @@ pub(super) struct Emulated {
     graphs: RefCell<Vec<Vec<Step>>>,
     recording: RefCell<Option<Vec<Step>>>,
     marks: RefCell<Vec<Instant>>,
-    freed: Cell<usize>,
 }
 
 impl Emulated {
@@ -119,8 +118,9 @@ impl Emulated {
             let path = path.to_owned();
             move |source| GpuError::Io { path, source }
         };
-        let target = cache::path(&key, "so")
-            .unwrap_or_else(|| std::path::PathBuf::from(format!("/tmp/lockstep-{key}.so")));
+        let target = cache::path(&key, "so").ok_or_else(|| {
+            GpuError::unsupported("no folder for compiled kernels; set LOCKSTEP_CACHE to one")
+        })?;
         if target.is_file() {
             return Ok(target);
         }
@@ -242,7 +242,6 @@ impl Driver for Emulated {
 
     fn free(&self, address: u64) {
         if let Some(layout) = self.memory.borrow_mut().remove(&address) {
-            self.freed.set(self.freed.get() + 1);
             // SAFETY: allocated here with this layout and removed from the list.
             unsafe { dealloc(address as *mut u8, layout) };
         }

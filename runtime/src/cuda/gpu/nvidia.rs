@@ -1,7 +1,7 @@
 //! An NVIDIA GPU through the driver API, NVRTC and cuBLAS, all loaded at run time.
 #![expect(unsafe_code, reason = "the driver's interface is C; every call is made here")]
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 
 use cudarc::cublas::sys as blas;
@@ -65,7 +65,6 @@ pub(super) struct Nvidia {
     stream: sys::CUstream,
     beside: sys::CUstream,
     blas: OnceCell<(blas::cublasHandle_t, u64)>,
-    capturing: Cell<bool>,
 }
 
 impl Nvidia {
@@ -96,7 +95,7 @@ impl Nvidia {
         let stream = create().map_err(code("cuStreamCreate"))?;
         let beside = create().map_err(code("cuStreamCreate"))?;
         let blas = OnceCell::new();
-        Ok(Self { info, device, context, stream, beside, blas, capturing: Cell::new(false) })
+        Ok(Self { info, device, context, stream, beside, blas })
     }
 
     /// Makes the context the calling thread's.
@@ -502,14 +501,11 @@ impl Driver for Nvidia {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as self.
         unsafe { result::stream::begin_capture(self.stream, mode) }
-            .map_err(code("cuStreamBeginCapture"))?;
-        self.capturing.set(true);
-        Ok(())
+            .map_err(code("cuStreamBeginCapture"))
     }
 
     fn end_capture(&self) -> Result<Handle, GpuError> {
         self.bind()?;
-        self.capturing.set(false);
         // SAFETY: the graph is destroyed once it has been instantiated.
         unsafe {
             let graph =
