@@ -205,6 +205,28 @@ DEVICE float block_sum(float value, float *slots) {
     return slots[32];
 }
 
+// One output of the splitmix64 generator from this state (traces/src/hash.rs).
+DEVICE u64 splitmix64(u64 state) {
+    u64 z = state + 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+// The elements of 16 bytes, widened.
+#define VECTOR_E (16 / static_cast<int>(sizeof(elem)))
+DEVICE void unpack_e(float *to, const vec16 &v) {
+    const u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#if ELEM == 0
+        to[i] = bits_to_f32(words[i]);
+#else
+        to[2 * i] = low_e(words[i]), to[2 * i + 1] = high_e(words[i]);
+#endif
+    }
+}
+
 // ---- rows of logits ---------------------------------------------------------------------------------------------------------------
 
 // Smaller for larger logits, equal for +0 and -0, largest for NaN. With the id below it, a key that orders logits descending, lower id
@@ -221,17 +243,7 @@ DEVICE u64 key_of(float logit, u32 id) { return static_cast<u64>(rank_of(logit))
 // Elements at..at + 7 of a row of `count`, widened; -inf beyond its end.
 DEVICE void load_8(const elem *row, u32 at, u32 count, float *to) {
     if (at + 8 <= count && (reinterpret_cast<u64>(row + at) & 15) == 0) {
-#if ELEM == 0
-        const vec16 words[2] = {reinterpret_cast<const vec16 *>(row + at)[0], reinterpret_cast<const vec16 *>(row + at)[1]};
-        for (int i = 0; i < 2; i++) {
-            to[4 * i] = bits_to_f32(words[i].x), to[4 * i + 1] = bits_to_f32(words[i].y);
-            to[4 * i + 2] = bits_to_f32(words[i].z), to[4 * i + 3] = bits_to_f32(words[i].w);
-        }
-#else
-        const vec16 word = *reinterpret_cast<const vec16 *>(row + at);
-        to[0] = low_e(word.x), to[1] = high_e(word.x), to[2] = low_e(word.y), to[3] = high_e(word.y);
-        to[4] = low_e(word.z), to[5] = high_e(word.z), to[6] = low_e(word.w), to[7] = high_e(word.w);
-#endif
+        for (int i = 0; i < 8 / VECTOR_E; i++) unpack_e(to + VECTOR_E * i, reinterpret_cast<const vec16 *>(row + at)[i]);
         return;
     }
     for (u32 i = 0; i < 8; i++) to[i] = at + i < count ? widen_e(row[at + i]) : -INFINITY_F;

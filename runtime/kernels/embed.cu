@@ -46,13 +46,6 @@ KERNEL embed_slots(const Slot *__restrict__ slots, const elem *__restrict__ tabl
     }
 }
 
-DEVICE u64 splitmix64(u64 state) {
-    u64 z = state + 0x9E3779B97F4A7C15ull;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
-
 KERNEL random_fill(elem *__restrict__ out, u64 count, u64 seed, float scale) {
     const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {

@@ -33,13 +33,6 @@ struct Candidates {
     u32 count;
 };
 
-DEVICE u64 splitmix64(u64 state) {
-    u64 z = state + 0x9E3779B97F4A7C15ull;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
-
 DEVICE void clear(Candidates &best) {
     __syncthreads();
     if (threadIdx.x == 0) best.bar = NO_KEY, best.count = 0;

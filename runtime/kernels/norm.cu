@@ -7,21 +7,8 @@
 // add_rows   x[i] = r(x[i] + y[i]). Grid-stride, 256 threads.
 // swiglu     out[row, i] = r(r(g / (1 + exp(-g))) * u), g = both[row, i], u = both[row, width + i]. Grid: (rows, y), 256 threads.
 
-// Elements of 16 bytes, and vectors of a thread that are held in registers.
-#define VECTOR (16 / static_cast<int>(sizeof(elem)))
+// Vectors of a thread that are held in registers.
 #define MOST_VECTORS 4
-
-DEVICE void unpack(float *to, const vec16 &v) {
-    const u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#if ELEM == 0
-        to[i] = bits_to_f32(words[i]);
-#else
-        to[2 * i] = low_e(words[i]), to[2 * i + 1] = high_e(words[i]);
-#endif
-    }
-}
 
 KERNEL rms_norm(const elem *__restrict__ x, const float *__restrict__ weight, elem *__restrict__ out, u32 width, float eps) {
     SHARED float slots[33];
@@ -29,22 +16,22 @@ KERNEL rms_norm(const elem *__restrict__ x, const float *__restrict__ weight, el
     grid_wait();
     const elem *from = x + static_cast<u64>(blockIdx.x) * width;
     elem *to = out + static_cast<u64>(blockIdx.x) * width;
-    const u32 vectors = width / VECTOR;
-    const bool held = width % VECTOR == 0 && vectors <= MOST_VECTORS * blockDim.x && (reinterpret_cast<u64>(from) & 15) == 0;
-    float values[MOST_VECTORS][VECTOR];
+    const u32 vectors = width / VECTOR_E;
+    const bool held = width % VECTOR_E == 0 && vectors <= MOST_VECTORS * blockDim.x && (reinterpret_cast<u64>(from) & 15) == 0;
+    float values[MOST_VECTORS][VECTOR_E];
     float sum = 0.0f;
     if (held) {
 #pragma unroll
         for (int v = 0; v < MOST_VECTORS; v++) {
             const u32 at = threadIdx.x + v * blockDim.x;
             if (at >= vectors) break;
-            unpack(values[v], reinterpret_cast<const vec16 *>(from)[at]);
+            unpack_e(values[v], reinterpret_cast<const vec16 *>(from)[at]);
         }
 #pragma unroll
         for (int v = 0; v < MOST_VECTORS; v++) {
             if (threadIdx.x + v * blockDim.x >= vectors) break;
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) sum += values[v][i] * values[v][i];
+            for (int i = 0; i < VECTOR_E; i++) sum += values[v][i] * values[v][i];
         }
     } else {
         for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
@@ -60,8 +47,8 @@ KERNEL rms_norm(const elem *__restrict__ x, const float *__restrict__ weight, el
             const u32 at = threadIdx.x + v * blockDim.x;
             if (at >= vectors) break;
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) {
-                const u32 e = at * VECTOR + i;
+            for (int i = 0; i < VECTOR_E; i++) {
+                const u32 e = at * VECTOR_E + i;
                 to[e] = narrow_e(weight[e] * rounded_e(values[v][i] * scale));
             }
         }

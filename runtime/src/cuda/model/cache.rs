@@ -208,11 +208,9 @@ impl DeviceCache {
 
     /// Positions of every list, `[lists][rows]`, read back.
     pub(crate) fn positions(&self, gpu: &Gpu) -> Result<Vec<Vec<u32>>, GpuError> {
+        let kv_heads = self.shape.kv_heads;
         (0..self.position_lists())
-            .map(|list| {
-                let at = list * self.live.capacity;
-                gpu.read(self.live.positions.part(at..at + self.rows)?)
-            })
+            .map(|list| gpu.read(self.position_list(list / kv_heads, list % kv_heads)?))
             .collect()
     }
 

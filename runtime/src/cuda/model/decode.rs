@@ -192,11 +192,11 @@ impl<E: Pod> Session<'_, E> {
         let logits = s.logits.view().cast()?;
         let rows = LogitsRows { logits, stride: hyper.vocab_size, rows: batch };
         let slots = Some(s.slots.view());
-        if self.traced {
+        if self.options.summaries {
             self.summaries.queue(gpu, rows, slots, self.told.top_k, self.told.output())?;
         }
         self.sampler.queue(gpu, rows, 0, slots, self.told.draws.view())?;
-        if self.traced {
+        if self.options.summaries {
             self.told.fetch(gpu, batch)?;
         }
         let draws = self.told.draws.part(0..batch)?;

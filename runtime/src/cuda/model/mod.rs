@@ -6,12 +6,12 @@ mod decode;
 mod observe;
 mod prefill;
 mod session;
-
 mod setup;
 mod weights;
 
+pub use crate::cuda::ops::sample::DeviceDraw as Drawn;
 pub use any::{AnyModel, AnySession};
 pub(crate) use cache::Store;
 pub use cache::{DeviceCache, DeviceCacheShape};
-pub use session::{DecodeRow, Drawn, Model, PrefillChunk, RowOut, Session, SessionSetup};
+pub use session::{DecodeRow, Model, PrefillChunk, RowOut, Session, SessionSetup};
 pub use setup::DeviceOptions;

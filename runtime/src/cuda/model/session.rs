@@ -17,7 +17,7 @@ use crate::cuda::ops::embed::{Embed, Frequencies, Table};
 use crate::cuda::ops::linear::{Linear, MOST_COLUMNS};
 use crate::cuda::ops::logits::{LogitsRecord, Summaries, SummaryOutput, row_summary, top_width};
 use crate::cuda::ops::norm::{Norm, Rms};
-use crate::cuda::ops::sample::{DeviceSampler, DrawRecord};
+use crate::cuda::ops::sample::{DeviceDraw, DeviceSampler, DrawRecord};
 use crate::engine::RowSummary;
 use crate::sample::{SampleError, Sampler};
 use crate::weights::ModelWeights;
@@ -111,23 +111,6 @@ pub struct PrefillChunk<'a> {
     pub draw: bool,
 }
 
-/// A token that was drawn.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Drawn {
-    /// The token.
-    pub token: u32,
-    /// The number that decided.
-    pub uniform: Option<f32>,
-    /// Counter of the stream before the draw.
-    pub rng_offset: Option<u64>,
-}
-
-impl From<crate::sample::Draw> for Drawn {
-    fn from(draw: crate::sample::Draw) -> Self {
-        Self { token: draw.token, uniform: draw.uniform, rng_offset: draw.rng_offset }
-    }
-}
-
 /// What comes back of a row.
 #[derive(Debug)]
 pub struct RowOut {
@@ -138,7 +121,7 @@ pub struct RowOut {
     /// Hidden states, where wanted.
     pub hidden: Option<NamedRows>,
     /// The draw, where one was asked for.
-    pub drawn: Option<Result<Drawn, SampleError>>,
+    pub drawn: Option<Result<DeviceDraw, SampleError>>,
     /// Row bucket of the pass, in decode.
     pub rows_bucketed: Option<u32>,
 }
@@ -221,9 +204,8 @@ impl Told {
     }
 
     /// The last draw of a slot, once its copy has ended.
-    pub(super) fn drawn(&self, slot: usize) -> Result<Drawn, SampleError> {
-        let draw = self.host_draws.slice()[slot].outcome()?;
-        Ok(Drawn { token: draw.token, uniform: draw.uniform, rng_offset: draw.rng_offset })
+    pub(super) fn drawn(&self, slot: usize) -> Result<DeviceDraw, SampleError> {
+        self.host_draws.slice()[slot].outcome()
     }
 }
 
@@ -247,8 +229,6 @@ pub struct Session<'m, E> {
     pub(super) graphs: BTreeMap<(usize, usize), Graph>,
     pub(super) prefill: Option<super::prefill::Workspace<E>>,
     pub(super) observing: Option<super::observe::Observed<E>>,
-    /// Summaries are made and come back. Off, to measure what they cost.
-    pub(super) traced: bool,
     /// Rows that the attention's working memory is for.
     pub(super) row_limit: usize,
 }
@@ -305,7 +285,6 @@ impl<'m, E: Pod> Session<'m, E> {
             graphs: BTreeMap::new(),
             prefill: None,
             observing: None,
-            traced: setup.options.summaries,
             row_limit,
         })
     }

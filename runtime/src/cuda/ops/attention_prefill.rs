@@ -3,8 +3,9 @@
 use bytemuck::Pod;
 use lockstep_traces::DType;
 
+use super::arguments::check_width;
 use super::attention::Heads;
-use super::rope::{check_heads, check_rows, check_width};
+use super::rope::{check_heads, check_rows};
 use crate::cuda::gpu::{
     Arg, Build, Gpu, GpuError, Kernel, KernelFile, Program, View, blocks, grid,
 };

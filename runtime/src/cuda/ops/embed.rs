@@ -3,6 +3,7 @@
 use bytemuck::Pod;
 use lockstep_traces::DType;
 
+use super::arguments::check_width;
 use crate::cuda::Slot;
 use crate::cuda::gpu::{
     Arg, Build, Gpu, GpuError, Kernel, KernelFile, Program, View, blocks, grid,
@@ -187,15 +188,6 @@ impl Embed {
         let arguments = [out.arg(out.len())?, Arg::long(out.len() as u64), Arg::from(value)];
         gpu.launch(&self.constant_fill, grid([strided(out.len())?, 1, 1], THREADS), &arguments)
     }
-}
-
-/// Elements on the host side must be as wide as the kernels'.
-pub(super) fn check_width<E>(dtype: DType) -> Result<(), GpuError> {
-    if size_of::<E>() == dtype.size() {
-        return Ok(());
-    }
-    let (given, taken) = (size_of::<E>(), dtype.name());
-    Err(GpuError::unsupported(format!("elements of {given} bytes for kernels of {taken}")))
 }
 
 /// Blocks of a grid-stride launch over `len` elements.

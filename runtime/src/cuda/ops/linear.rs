@@ -3,6 +3,7 @@
 use bytemuck::Pod;
 use lockstep_traces::DType;
 
+use super::arguments::{check_width, optional};
 use crate::cuda::gpu::{
     Arg, Build, Gemm, Gpu, GpuError, Kernel, KernelFile, Program, View, blocks, grid,
 };
@@ -33,11 +34,6 @@ pub struct Weight<E> {
     pub rows: usize,
     /// Elements summed over.
     pub k: usize,
-}
-
-/// `None` as a null pointer.
-fn optional<T: Pod>(view: Option<View<T>>, len: usize) -> Result<Arg, GpuError> {
-    view.map_or_else(|| Ok(Arg::none()), |view| view.arg(len))
 }
 
 impl Linear {
@@ -159,13 +155,7 @@ impl Linear {
     }
 
     fn check<E>(&self, batch: usize) -> Result<(), GpuError> {
-        if size_of::<E>() != self.dtype.size() {
-            return Err(GpuError::unsupported(format!(
-                "elements of {} bytes for kernels of {}",
-                size_of::<E>(),
-                self.dtype.name()
-            )));
-        }
+        check_width::<E>(self.dtype)?;
         if batch == 0 || batch > MOST_COLUMNS {
             return Err(GpuError::unsupported(format!(
                 "{batch} columns; decode takes 1 to {MOST_COLUMNS} sequences"

@@ -1,5 +1,6 @@
 //! Host side of the kernels: one file an operation family. Each checks shapes and lengths and queues the launch; nothing waits.
 
+mod arguments;
 pub mod attention;
 pub mod attention_prefill;
 pub mod embed;

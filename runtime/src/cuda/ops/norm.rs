@@ -3,7 +3,8 @@
 use bytemuck::Pod;
 use lockstep_traces::DType;
 
-use super::embed::{THREADS, check_width, strided};
+use super::arguments::check_width;
+use super::embed::{THREADS, strided};
 use crate::cuda::gpu::{
     Arg, Build, Gpu, GpuError, Kernel, KernelFile, Program, View, blocks, grid,
 };

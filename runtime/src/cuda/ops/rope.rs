@@ -3,6 +3,7 @@
 use bytemuck::Pod;
 use lockstep_traces::DType;
 
+use super::arguments::{check_width, optional};
 use super::attention::Heads;
 use crate::cuda::gpu::{
     Arg, Build, Gpu, GpuError, Kernel, KernelFile, Program, View, blocks, grid,
@@ -146,11 +147,6 @@ impl Rope {
     }
 }
 
-/// `None` as a null pointer.
-fn optional<T: Pod>(view: Option<View<T>>, len: usize) -> Result<Arg, GpuError> {
-    view.map_or_else(|| Ok(Arg::none()), |view| view.arg(len))
-}
-
 /// Head shapes that the prefill kernels take.
 pub(super) fn check_heads(heads: Heads) -> Result<(), GpuError> {
     let Heads { heads, kv_heads, head_dim } = heads;
@@ -165,18 +161,6 @@ pub(super) fn check_heads(heads: Heads) -> Result<(), GpuError> {
         )));
     }
     Ok(())
-}
-
-/// Elements of a view have the width of the kernels' type.
-pub(super) fn check_width<T>(dtype: DType) -> Result<(), GpuError> {
-    if size_of::<T>() == dtype.size() {
-        return Ok(());
-    }
-    Err(GpuError::unsupported(format!(
-        "elements of {} bytes for kernels of {}",
-        size_of::<T>(),
-        dtype.name()
-    )))
 }
 
 /// A chunk has rows, and the cache has room for them.

@@ -76,6 +76,12 @@ pub struct DeviceDraw {
     pub rng_offset: Option<u64>,
 }
 
+impl From<crate::sample::Draw> for DeviceDraw {
+    fn from(draw: crate::sample::Draw) -> Self {
+        Self { token: draw.token, uniform: draw.uniform, rng_offset: draw.rng_offset }
+    }
+}
+
 /// Draws from rows of logits in device memory; the streams lie there too, one a slot, and move on with every draw.
 #[derive(Debug)]
 pub struct DeviceSampler {

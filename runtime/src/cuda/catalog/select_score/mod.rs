@@ -7,13 +7,13 @@ mod values;
 use lockstep_traces::DType;
 
 pub(super) use values::Random;
-use values::{bytes, rounded};
 
 use super::{Case, Cell, Contract, Entry, Guarded, Output, Tolerance};
 use crate::cuda::gpu::{Buffer, Gpu, GpuError, KernelFile, View};
 use crate::cuda::ops::select::{
     CacheKeys, Floors, HeadTables, HeadValues, Phase, ScoreOps, Turned, Units, Unrotate,
 };
+use crate::cuda::testing::{encode, rounded};
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
@@ -313,7 +313,7 @@ impl Case for Scores {
             random.values(count).iter().map(|value| rounded(self.dtype, 2.0 * value)).collect();
         // Zeros show the floors.
         self.wide[MARGIN * 2 * self.freqs..(MARGIN * 2 + 1) * self.freqs].fill(0.0);
-        gpu.write(self.keys.view(), &bytes(self.dtype, &self.wide))?;
+        gpu.write(self.keys.view(), &encode(self.dtype, &self.wide))?;
         let reach = self.start as usize;
         self.positions =
             (0..self.lists * self.capacity).map(|_| random.below(reach) as u32).collect();
@@ -354,7 +354,7 @@ impl Case for Scores {
         for value in &mut self.wide[start..start + width] {
             *value = rounded(self.dtype, *value + 1.0);
         }
-        gpu.write(self.keys.view(), &bytes(self.dtype, &self.wide))?;
+        gpu.write(self.keys.view(), &encode(self.dtype, &self.wide))?;
         let row_bytes = self.rows * 4;
         let units = self.layers * self.kv_heads;
         let same = (0..self.heads())

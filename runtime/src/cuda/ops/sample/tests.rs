@@ -73,7 +73,7 @@ fn cpu(
     row: &[f32],
 ) -> Result<DeviceDraw, SampleError> {
     let draw = sampler.draw(state, row)?;
-    Ok(DeviceDraw { token: draw.token, uniform: draw.uniform, rng_offset: draw.rng_offset })
+    Ok(draw.into())
 }
 
 fn spec(kind: &str, temperature: f32, top_k: i64, top_p: f32, min_p: f32) -> SamplingSpec {
