@@ -26,7 +26,7 @@ const ALLOWED: [(&str, &[&str]); 8] = [
 
 fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .args(["metadata", "--format-version", "1", "--locked"])
         .current_dir(lockstep_testkit::root())
         .output()
         .expect("cargo runs");
