@@ -68,7 +68,7 @@ pub struct Queued {
     pub decision: Decision,
     /// Rows to keep; `None` where the rule set declines.
     pub keep: Option<KeepLists>,
-    /// Result words: [0] bit 0: a ranking holds a NaN; [1] guarded rows; [2] largest position. Written where rows are ranked.
+    /// Result words, written where rows are ranked: bit 0 of the first, a ranking holds a NaN; then guarded rows; then the largest position.
     pub words: View<u32>,
     /// Live rows before.
     pub rows: usize,
