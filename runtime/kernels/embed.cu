@@ -49,8 +49,8 @@ KERNEL embed_slots(const Slot *__restrict__ slots, const elem *__restrict__ tabl
 KERNEL random_fill(elem *__restrict__ out, u64 count, u64 seed, float scale) {
     const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-        // 24 bits, centred: odd multiples of 2^-24.
-        const float u = (static_cast<float>(splitmix64(seed ^ i) >> 40) + 0.5f) * 0x1p-23f - 1.0f;
+        // 23 bits, centred: an odd multiple of 2^-23, exact in every step and never 1.
+        const float u = (static_cast<float>(splitmix64(seed ^ i) >> 41) + 0.5f) * 0x1p-22f - 1.0f;
         out[i] = narrow_e(u * scale);
     }
 }

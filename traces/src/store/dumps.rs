@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::fail::{io, malformed};
-use super::tensors::write_safetensors;
+use super::parts;
 use crate::{Dump, DumpId, TraceError};
 
 /// Writes a dump below the run directory `dir` and returns its path.
 ///
 /// # Errors
-/// As [`write_safetensors`].
+/// As [`super::tensors::write_safetensors`].
 pub fn write_dump(dir: &Path, dump: &Dump) -> Result<PathBuf, TraceError> {
     let path = dir.join(dump.id.relative_path());
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(io(parent))?;
     }
-    write_safetensors(&path, &dump.metadata, &dump.tensors)?;
+    parts::write(&path, &dump.metadata, &dump.tensors, parts::PART_BYTES)?;
     Ok(path)
 }
 
@@ -25,6 +25,10 @@ pub(super) fn list(dir: &Path) -> Result<Vec<DumpId>, TraceError> {
     let mut found = BTreeSet::new();
     for (folder, sample_id) in folders(dir)? {
         for name in names(&folder)? {
+            // A part is found through the file that names it.
+            if name.as_deref().is_some_and(parts::is_part) {
+                continue;
+            }
             let id = name.as_deref().and_then(|name| parse(&sample_id, name)).filter(|id| {
                 name.as_deref().is_some_and(|name| id.relative_path().ends_with(name))
             });

@@ -11,6 +11,7 @@ mod dumps;
 mod events;
 pub(crate) mod fail;
 mod format;
+mod parts;
 mod pushdown;
 mod reader;
 mod resume;

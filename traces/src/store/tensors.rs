@@ -1,6 +1,6 @@
 //! safetensors files: written byte for byte the same each time, read through a map with every length checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::fail::{io, malformed};
 use super::format::replace_file;
+use super::parts;
 use crate::{DType, Tensor, TraceError};
 
 /// Writes a safetensors file by temporary file and rename. Tensors are laid out by falling element size, then by
@@ -23,32 +24,46 @@ pub fn write_safetensors(
     metadata: &BTreeMap<String, String>,
     tensors: &[Tensor],
 ) -> Result<(), TraceError> {
-    let fault = |tensor: &Tensor, what: String| TraceError::Tensor {
-        path: path.to_path_buf(),
-        tensor: tensor.name.clone(),
-        what,
-    };
+    write_ordered(path, metadata, &ordered(path, tensors)?)
+}
+
+/// The tensors in the order of the file, each checked: its bytes are those of its shape, its name is free.
+pub(super) fn ordered<'a>(
+    path: &Path,
+    tensors: &'a [Tensor],
+) -> Result<Vec<&'a Tensor>, TraceError> {
+    let mut names = BTreeSet::new();
+    for tensor in tensors {
+        if byte_len(&tensor.shape, tensor.dtype) != Some(tensor.data.len()) {
+            let (shape, given) = (&tensor.shape, tensor.data.len());
+            let what =
+                format!("shape {shape:?} of {} does not fit {given} bytes", tensor.dtype.name());
+            return Err(tensor_fault(path, &tensor.name, what));
+        }
+        if tensor.name == "__metadata__" || !names.insert(tensor.name.as_str()) {
+            return Err(tensor_fault(path, &tensor.name, "the name is taken".to_owned()));
+        }
+    }
     let mut order: Vec<&Tensor> = tensors.iter().collect();
     order.sort_by(|a, b| b.dtype.size().cmp(&a.dtype.size()).then_with(|| a.name.cmp(&b.name)));
+    Ok(order)
+}
+
+/// Writes tensors that [`ordered`] has passed.
+pub(super) fn write_ordered(
+    path: &Path,
+    metadata: &BTreeMap<String, String>,
+    order: &[&Tensor],
+) -> Result<(), TraceError> {
     let mut header = Map::new();
     if !metadata.is_empty() {
         header.insert("__metadata__".to_owned(), json!(metadata));
     }
     let mut offset = 0;
-    for tensor in &order {
-        let bytes = byte_len(&tensor.shape, tensor.dtype);
-        if bytes != Some(tensor.data.len()) {
-            let (shape, given) = (&tensor.shape, tensor.data.len());
-            return Err(fault(
-                tensor,
-                format!("shape {shape:?} of {} does not fit {given} bytes", tensor.dtype.name()),
-            ));
-        }
+    for tensor in order {
         let end = offset + tensor.data.len();
         let entry = json!({"dtype": dtype_word(tensor.dtype), "shape": tensor.shape, "data_offsets": [offset, end]});
-        if tensor.name == "__metadata__" || header.insert(tensor.name.clone(), entry).is_some() {
-            return Err(fault(tensor, "the name is taken".to_owned()));
-        }
+        header.insert(tensor.name.clone(), entry);
         offset = end;
     }
     let mut header = Value::Object(header).to_string().into_bytes();
@@ -57,7 +72,7 @@ pub fn write_safetensors(
         let mut out = BufWriter::with_capacity(1 << 20, file);
         out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io(path))?;
         out.write_all(&header).map_err(io(path))?;
-        for tensor in &order {
+        for tensor in order {
             out.write_all(&tensor.data).map_err(io(path))?;
         }
         out.flush().map_err(io(path))
@@ -95,17 +110,25 @@ const fn known(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// A memory-mapped safetensors file: a dump, a statistics file, weights.
+/// A memory-mapped safetensors file: a dump, a statistics file, weights. A dump in parts is one of these over all of its files.
 #[derive(Debug)]
 pub struct DumpFile {
     path: PathBuf,
-    map: memmap2::Mmap,
+    files: Vec<Mapped>,
     metadata: BTreeMap<String, String>,
     entries: BTreeMap<String, Entry>,
 }
 
+/// A file of a dump.
+#[derive(Debug)]
+struct Mapped {
+    path: PathBuf,
+    map: memmap2::Mmap,
+}
+
 #[derive(Debug)]
 struct Entry {
+    file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: std::ops::Range<usize>,
@@ -113,11 +136,35 @@ struct Entry {
 
 impl DumpFile {
     /// Maps a file and checks its header: length within the file, offsets without gap or overlap up to the end of the
-    /// file, sizes as shape and dtype say, no name twice. Tensor bytes are not read.
+    /// file, sizes as shape and dtype say, no name twice. Tensor bytes are not read. The parts that the metadata name are opened
+    /// with it, under the same checks.
     ///
     /// # Errors
-    /// [`TraceError::Io`]; [`TraceError::Tensor`] where the file ends within a tensor; [`TraceError::Malformed`] for anything else.
+    /// [`TraceError::Io`]; [`TraceError::Tensor`] where the file ends within a tensor; [`TraceError::Malformed`] for anything else,
+    /// a part that is missing or belongs to another dump among it.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let mut whole = Self {
+            path: path.to_path_buf(),
+            files: vec![],
+            metadata: BTreeMap::new(),
+            entries: BTreeMap::new(),
+        };
+        whole.metadata = whole.add(path)?;
+        for part in parts::others(path, &whole.metadata)? {
+            if !part.path.is_file() {
+                return Err(malformed(
+                    &part.path,
+                    "a part of the dump is missing; copy the folder again",
+                ));
+            }
+            let metadata = whole.add(&part.path)?;
+            part.belongs(&metadata)?;
+        }
+        Ok(whole)
+    }
+
+    /// Maps one file and takes its tensors in; its metadata are returned.
+    fn add(&mut self, path: &Path) -> Result<BTreeMap<String, String>, TraceError> {
         let file = File::open(path).map_err(io(path))?;
         if file.metadata().map_err(io(path))?.len() < 8 {
             return Err(malformed(
@@ -128,11 +175,13 @@ impl DumpFile {
         let map = map(&file).map_err(io(path))?;
         let (header, parsed) =
             SafeTensors::read_metadata(&map).map_err(|error| explain(path, &map, &error))?;
-        let start = header + 8;
-        let metadata =
-            parsed.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
-        let entries = entries(&parsed, start);
-        Ok(Self { path: path.to_path_buf(), map, metadata, entries })
+        for (name, entry) in entries(&parsed, header + 8, self.files.len()) {
+            if self.entries.insert(name.clone(), entry).is_some() {
+                return Err(tensor_fault(path, &name, "lies in two parts of the dump".to_owned()));
+            }
+        }
+        self.files.push(Mapped { path: path.to_path_buf(), map });
+        Ok(parsed.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 
     /// The file.
@@ -163,23 +212,24 @@ impl DumpFile {
     /// # Errors
     /// [`TraceError::Tensor`] where it is missing or its dtype is none of [`DType`].
     pub fn get(&self, name: &str) -> Result<TensorView<'_>, TraceError> {
-        let fault = |what: String| tensor_fault(&self.path, name, what);
-        let (name, entry) = self
-            .entries
-            .get_key_value(name)
-            .ok_or_else(|| fault("is not in this file".to_owned()))?;
+        let Some((name, entry)) = self.entries.get_key_value(name) else {
+            return Err(tensor_fault(&self.path, name, "is not in this file".to_owned()));
+        };
+        let file = self.files.get(entry.file);
+        let path = file.map_or(&self.path, |file| &file.path);
+        let fault = |what: String| tensor_fault(path, name, what);
         let dtype = known(entry.dtype)
             .ok_or_else(|| fault(format!("has dtype {:?}, which is not read here", entry.dtype)))?;
-        let bytes = self
-            .map
-            .get(entry.bytes.clone())
+        let bytes = file
+            .and_then(|file| file.map.get(entry.bytes.clone()))
             .ok_or_else(|| fault("lies outside the file".to_owned()))?;
-        Ok(TensorView { dtype, shape: entry.shape.clone(), bytes, name, path: &self.path })
+        Ok(TensorView { dtype, shape: entry.shape.clone(), bytes, name, path })
     }
 }
 
-fn entries(parsed: &Metadata, start: usize) -> BTreeMap<String, Entry> {
+fn entries(parsed: &Metadata, start: usize, file: usize) -> BTreeMap<String, Entry> {
     let entry = |info: &safetensors::tensor::TensorInfo| Entry {
+        file,
         dtype: info.dtype,
         shape: info.shape.clone(),
         bytes: start + info.data_offsets.0..start + info.data_offsets.1,

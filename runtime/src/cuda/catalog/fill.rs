@@ -57,7 +57,7 @@ pub(super) const RANDOM: Entry = Entry {
     open: |gpu, cell| open(gpu, cell, true),
     ..entry(
         "random_fill",
-        "x = top 24 bits of splitmix64(seed ^ i); ((x + 0.5) rounded to f32) / 2^23 - 1, times scale, in f64",
+        "x = top 23 bits of splitmix64(seed ^ i); (x + 0.5) / 2^22 - 1, times scale, in f64",
     )
 };
 
@@ -114,8 +114,8 @@ impl Fill {
         if !self.random {
             return self.value;
         }
-        let x = (splitmix64(self.seed ^ index as u64) >> 40) as f32 + 0.5;
-        let unit = f64::from(x) / 8_388_608.0 - 1.0;
+        let x = (splitmix64(self.seed ^ index as u64) >> 41) as f64 + 0.5;
+        let unit = x / 4_194_304.0 - 1.0;
         (unit * f64::from(self.value)) as f32
     }
 }

@@ -59,13 +59,15 @@ impl<E: Pod> Workspace<E> {
             sin: gpu.alloc(rows * hyper.head_dim / 2)?,
             x: gpu.alloc(rows * hyper.hidden_size)?,
             normed: gpu.alloc(rows * hyper.hidden_size)?,
-            qkv: gpu.alloc(rows * heads.qkv())?,
+            // What cuBLAS writes is set once: its bulk stores are not seen by compute-sanitizer's initcheck, which would call every read of
+            // them uninitialised and hide a real one.
+            qkv: gpu.zeros(rows * heads.qkv())?,
             q: gpu.alloc(rows * wide)?,
             mixed: gpu.alloc(rows * wide)?,
-            branch: gpu.alloc(rows * hyper.hidden_size)?,
-            gate_up: gpu.alloc(rows * 2 * hyper.intermediate_size)?,
+            branch: gpu.zeros(rows * hyper.hidden_size)?,
+            gate_up: gpu.zeros(rows * 2 * hyper.intermediate_size)?,
             act: gpu.alloc(rows * hyper.intermediate_size)?,
-            logits: gpu.alloc(LOGIT_ROWS.min(rows) * hyper.vocab_size)?,
+            logits: gpu.zeros(LOGIT_ROWS.min(rows) * hyper.vocab_size)?,
             observed: None,
         })
     }
