@@ -253,7 +253,9 @@ fn run(args: &OpsArgs, entries: &[&'static Entry], format: Format) -> anyhow::Re
         OpsDevice::Cuda => Gpu::open(0),
         OpsDevice::Emulated => Gpu::emulated(),
     };
-    let gpu = gpu.map_err(|error| usage(error.to_string()))?;
+    // The device's own advice is the backend that a model runs on; kernels have another one.
+    let gpu =
+        gpu.map_err(|error| usage(error.to_string().replace("--device cpu", "--device emulated")))?;
     let total: usize = entries.iter().map(|entry| entry.cells.len()).sum();
     let mut progress = Progress::new("cells");
     let mut done = 0;
