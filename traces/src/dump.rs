@@ -125,6 +125,37 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// The same tensor, bytes borrowed.
+    #[must_use]
+    pub fn borrowed(&self) -> TensorRef<'_> {
+        let (name, shape) = (self.name.clone(), self.shape.clone());
+        TensorRef { name, dtype: self.dtype, shape, data: &self.data }
+    }
+}
+
+/// A tensor whose bytes lie elsewhere, e.g. in pinned memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorRef<'a> {
+    /// Name inside the file.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// `shape.product() * dtype.size()` bytes.
+    pub data: &'a [u8],
+}
+
+impl TensorRef<'_> {
+    /// A copy with bytes of its own.
+    #[must_use]
+    pub fn to_tensor(&self) -> Tensor {
+        let (name, shape) = (self.name.clone(), self.shape.clone());
+        Tensor { name, dtype: self.dtype, shape, data: self.data.to_vec() }
+    }
+}
+
 /// A whole dump file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump {

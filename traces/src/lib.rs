@@ -25,7 +25,7 @@ pub use cause::Cause;
 pub use check::{CheckKind, CheckReport, Evidence, Finding, Location, Verdict};
 pub use config::{ModelConfig, RopeParameters};
 pub use dtype::DType;
-pub use dump::{Dump, DumpId, Tensor};
+pub use dump::{Dump, DumpId, Tensor, TensorRef};
 pub use error::TraceError;
 pub use foreign::{ForeignOptions, Loaded, UNKNOWN_TOKEN, load, load_with};
 pub use manifest::{Manifest, Setting, Status};

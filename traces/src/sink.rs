@@ -1,6 +1,6 @@
 //! How a producer emits what it records.
 
-use crate::{Dump, EventRow, SampleRow, StepRow, TraceError};
+use crate::{Dump, EventRow, SampleRow, StepRow, TensorRef, TraceError};
 
 /// Something that could be recorded at the cost of a copy; a producer asks before it pays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,15 @@ pub trait TraceSink {
     /// # Errors
     /// As [`TraceSink::step`].
     fn dump(&mut self, dump: Dump) -> Result<(), TraceError>;
+
+    /// One dump file with more tensors than `dump` holds; a sink that can write them from where they lie does not copy them.
+    ///
+    /// # Errors
+    /// As [`TraceSink::step`].
+    fn dump_with(&mut self, mut dump: Dump, rows: &[TensorRef<'_>]) -> Result<(), TraceError> {
+        dump.tensors.extend(rows.iter().map(TensorRef::to_tensor));
+        self.dump(dump)
+    }
 
     /// A sample has ended.
     ///

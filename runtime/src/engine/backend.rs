@@ -2,7 +2,7 @@
 
 use lockstep_traces::{Dump, TraceSink};
 
-use super::staging::Staging;
+use super::staging::{Shelf, Staging};
 use crate::cache::{CacheShape, KvCache};
 use crate::cpu::CpuModel;
 use crate::cuda::gpu::{Gpu, GpuError};
@@ -27,6 +27,7 @@ pub(super) struct CudaModel {
     pub(super) hyper: Hyper,
     pub(super) remarks: Vec<String>,
     pub(super) model: AnyModel,
+    pub(super) shelf: Shelf,
 }
 
 impl Loaded {
@@ -65,15 +66,20 @@ pub(super) enum Device<'m> {
 pub(super) struct CudaRun<'m> {
     pub(super) session: AnySession<'m>,
     pub(super) options: DeviceOptions,
-    pub(super) staging: Staging,
+    pub(super) staging: Staging<'m>,
     dims: Dims,
     select: Option<(SelectOps, usize)>,
     gather: Option<GatherOps>,
 }
 
 impl<'m> CudaRun<'m> {
-    pub(super) fn new(session: AnySession<'m>, options: DeviceOptions, dims: Dims) -> Self {
-        Self { session, options, staging: Staging::default(), dims, select: None, gather: None }
+    pub(super) fn new(
+        session: AnySession<'m>,
+        options: DeviceOptions,
+        dims: Dims,
+        shelf: &'m Shelf,
+    ) -> Self {
+        Self { session, options, staging: Staging::new(shelf), dims, select: None, gather: None }
     }
 
     /// The selector on the device, with memory for the rows of `cache`.

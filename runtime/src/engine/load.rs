@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use lockstep_traces::DType;
 
 use super::backend::{CudaModel, Loaded};
+use super::staging::Shelf;
 use super::{DeviceChoice, LoadOptions};
 use crate::cpu::{CpuModel, Isa};
 use crate::cuda::gpu::Gpu;
@@ -142,7 +143,7 @@ fn place(
     };
     let model = AnyModel::upload(&gpu, &hyper, &weights, dtype)?;
     let remarks = weights.remarks;
-    Ok(Loaded::Cuda(Box::new(CudaModel { gpu, hyper, remarks, model })))
+    Ok(Loaded::Cuda(Box::new(CudaModel { gpu, hyper, remarks, model, shelf: Shelf::default() })))
 }
 
 /// Element type of the embedding.

@@ -6,6 +6,7 @@ use lockstep_traces::{DType, ModelConfig, Setting};
 use serde_json::{Value, json};
 
 use super::backend::{CudaModel, Loaded};
+use super::staging::Shelf;
 use super::{DeviceChoice, Engine, LoadOptions};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::model::AnyModel;
@@ -69,7 +70,13 @@ impl Engine {
         Ok(Self {
             dir: PathBuf::new(),
             weight_files: Vec::new(),
-            model: Loaded::Cuda(Box::new(CudaModel { gpu, hyper, remarks: Vec::new(), model })),
+            model: Loaded::Cuda(Box::new(CudaModel {
+                gpu,
+                hyper,
+                remarks: Vec::new(),
+                model,
+                shelf: Shelf::default(),
+            })),
             tokenizer: None,
             dtype,
             dtype_source: source(options.dtype.is_some(), "shape"),

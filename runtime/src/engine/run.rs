@@ -105,7 +105,7 @@ impl Engine {
                     batch: options.batch,
                     options: &options.device,
                 })?;
-                let run = CudaRun::new(session, options.device.clone(), self.dims());
+                let run = CudaRun::new(session, options.device.clone(), self.dims(), &model.shelf);
                 Device::Cuda(Box::new(run))
             }
         })

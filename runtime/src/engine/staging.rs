@@ -1,7 +1,8 @@
 //! Rows of a compaction on their way to a dump: copied to pinned memory beside the running stream, handed to the sink once they are there.
 
-use lockstep_traces::{Dump, Tensor, TraceSink};
-use rayon::prelude::*;
+use std::cell::Cell;
+
+use lockstep_traces::{Dump, TensorRef, TraceSink};
 
 use crate::RuntimeError;
 use crate::cuda::gpu::{Gpu, GpuError, Pinned};
@@ -24,16 +25,41 @@ struct Part {
     v: usize,
 }
 
+/// Pinned memory between runs: to allocate it costs as much as several dumps.
+#[derive(Default)]
+pub(super) struct Shelf(Cell<Option<Pinned<u8>>>);
+
+impl std::fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shelf")
+    }
+}
+
 /// Pinned memory of one compaction, and the dump that waits for it.
-#[derive(Debug, Default)]
-pub(super) struct Staging {
+#[derive(Debug)]
+pub(super) struct Staging<'m> {
+    shelf: &'m Shelf,
     memory: Option<Pinned<u8>>,
     used: usize,
     parts: Vec<Part>,
     waiting: Option<Dump>,
 }
 
-impl Staging {
+impl Drop for Staging<'_> {
+    /// Memory with no copy under way goes back; what a stopped run still copies to is freed by the driver, which waits.
+    fn drop(&mut self) {
+        if self.parts.is_empty() {
+            self.shelf.0.set(self.memory.take());
+        }
+    }
+}
+
+impl<'m> Staging<'m> {
+    /// With the memory that the last run left.
+    pub(super) fn new(shelf: &'m Shelf) -> Self {
+        Self { shelf, memory: shelf.0.take(), used: 0, parts: Vec::new(), waiting: None }
+    }
+
     /// Queues the copy of every live row.
     pub(super) fn take(
         &mut self,
@@ -87,35 +113,34 @@ impl Staging {
         gpu: &Gpu,
         sink: &mut dyn TraceSink,
     ) -> Result<(), RuntimeError> {
-        let Some(mut dump) = self.waiting.take() else { return Ok(()) };
+        let Some(dump) = self.waiting.take() else { return Ok(()) };
         gpu.wait_beside()?;
         let parts = std::mem::take(&mut self.parts);
         let Some(memory) = &self.memory else { return Ok(sink.dump(dump)?) };
         let bytes = memory.slice();
-        let layers = parts.iter().flat_map(|part| (0..part.shape.layers).map(move |l| (*part, l)));
-        let rows: Vec<[Tensor; 2]> = layers
-            .collect::<Vec<_>>()
-            .into_par_iter()
-            .map(|(part, layer)| {
-                [
-                    tensor(&part, bytes, layer, ("k", part.k)),
-                    tensor(&part, bytes, layer, ("v", part.v)),
-                ]
+        let layers = parts.iter().flat_map(|part| (0..part.shape.layers).map(move |l| (part, l)));
+        let rows: Vec<TensorRef<'_>> = layers
+            .flat_map(|(part, layer)| {
+                [("k", part.k), ("v", part.v)].map(|which| tensor(part, bytes, layer, which))
             })
             .collect();
-        dump.tensors.extend(rows.into_iter().flatten());
-        Ok(sink.dump(dump)?)
+        Ok(sink.dump_with(dump, &rows)?)
     }
 }
 
-fn tensor(part: &Part, memory: &[u8], layer: usize, (name, start): (&str, usize)) -> Tensor {
+fn tensor<'a>(
+    part: &Part,
+    memory: &'a [u8],
+    layer: usize,
+    (name, start): (&str, usize),
+) -> TensorRef<'a> {
     let when = if part.side == Side::Before { "pre" } else { "post" };
     let size = part.rows * part.shape.row_bytes() / part.shape.layers;
     let from = start + layer * size;
-    Tensor {
+    TensorRef {
         name: format!("{when}.{name}.layer{layer:02}"),
         dtype: part.shape.dtype,
         shape: vec![part.shape.kv_heads, part.rows, part.shape.head_dim],
-        data: memory[from..from + size].to_vec(),
+        data: &memory[from..from + size],
     }
 }

@@ -5,18 +5,29 @@ use std::path::{Path, PathBuf};
 
 use super::fail::{io, malformed};
 use super::parts;
-use crate::{Dump, DumpId, TraceError};
+use crate::{Dump, DumpId, Tensor, TensorRef, TraceError};
 
 /// Writes a dump below the run directory `dir` and returns its path.
 ///
 /// # Errors
 /// As [`super::tensors::write_safetensors`].
 pub fn write_dump(dir: &Path, dump: &Dump) -> Result<PathBuf, TraceError> {
+    write_dump_with(dir, dump, &[])
+}
+
+/// The same with tensors that lie elsewhere.
+pub(super) fn write_dump_with(
+    dir: &Path,
+    dump: &Dump,
+    rows: &[TensorRef<'_>],
+) -> Result<PathBuf, TraceError> {
     let path = dir.join(dump.id.relative_path());
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(io(parent))?;
     }
-    parts::write(&path, &dump.metadata, &dump.tensors, parts::PART_BYTES)?;
+    let mut tensors: Vec<_> = dump.tensors.iter().map(Tensor::borrowed).collect();
+    tensors.extend_from_slice(rows);
+    parts::write(&path, &dump.metadata, &tensors, parts::PART_BYTES)?;
     Ok(path)
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::fail::{io, malformed};
 use super::tensors::{ordered, write_ordered};
-use crate::{Tensor, TraceError};
+use crate::{TensorRef, TraceError};
 
 /// A dump gets another part for each of these, in bytes.
 pub(super) const PART_BYTES: usize = 64 << 20;
@@ -23,7 +23,7 @@ const PARTS: usize = 16;
 pub(super) fn write(
     path: &Path,
     metadata: &BTreeMap<String, String>,
-    tensors: &[Tensor],
+    tensors: &[TensorRef<'_>],
     part_bytes: usize,
 ) -> Result<(), TraceError> {
     let order = ordered(path, tensors)?;
@@ -58,14 +58,17 @@ fn waiting(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}"))
 }
 
-fn write_part(path: &Path, index: usize, run: &[&Tensor]) -> Result<(), TraceError> {
+fn write_part(path: &Path, index: usize, run: &[&TensorRef<'_>]) -> Result<(), TraceError> {
     let metadata =
         [("part_of".to_owned(), file_name(path)), ("part".to_owned(), index.to_string())];
     write_ordered(&part_path(path, index), &BTreeMap::from(metadata), run)
 }
 
 /// Runs of tensors of about equal bytes, never a tensor in two.
-fn split<'a>(order: &'a [&'a Tensor], part_bytes: usize) -> Vec<&'a [&'a Tensor]> {
+fn split<'o, 'a>(
+    order: &'o [&'a TensorRef<'a>],
+    part_bytes: usize,
+) -> Vec<&'o [&'a TensorRef<'a>]> {
     let total: usize = order.iter().map(|tensor| tensor.data.len()).sum();
     let parts = total.div_ceil(part_bytes.max(1)).clamp(1, PARTS);
     let mut runs = Vec::new();
@@ -148,8 +151,8 @@ pub(super) fn others(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
     use crate::store::DumpFile;
+    use crate::{DType, Tensor};
 
     fn tensor(name: &str, elements: usize, value: u8) -> Tensor {
         Tensor {
@@ -164,10 +167,14 @@ mod tests {
         (0..10_u8).map(|i| tensor(&format!("t{i}"), 100 + usize::from(i), i)).collect()
     }
 
+    fn borrowed(tensors: &[Tensor]) -> Vec<TensorRef<'_>> {
+        tensors.iter().map(Tensor::borrowed).collect()
+    }
+
     fn written(dir: &Path) -> PathBuf {
         let path = dir.join("compaction_0001.safetensors");
         let metadata = BTreeMap::from([("rule".to_owned(), "trt".to_owned())]);
-        write(&path, &metadata, &dump(), 300).unwrap();
+        write(&path, &metadata, &borrowed(&dump()), 300).unwrap();
         path
     }
 
@@ -198,7 +205,7 @@ mod tests {
     fn a_small_dump_is_one_file_of_the_same_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
-        write(&one, &BTreeMap::new(), &dump(), PART_BYTES).unwrap();
+        write(&one, &BTreeMap::new(), &borrowed(&dump()), PART_BYTES).unwrap();
         crate::store::write_safetensors(&two, &BTreeMap::new(), &dump()).unwrap();
         assert_eq!(std::fs::read(one).unwrap(), std::fs::read(two).unwrap());
     }
@@ -232,7 +239,8 @@ mod tests {
     #[test]
     fn every_tensor_lies_in_one_run_and_runs_are_even() {
         let tensors = dump();
-        let order: Vec<&Tensor> = tensors.iter().collect();
+        let tensors = borrowed(&tensors);
+        let order: Vec<&TensorRef<'_>> = tensors.iter().collect();
         for part_bytes in [1, 100, 250, 300, 5000] {
             let runs = split(&order, part_bytes);
             assert_eq!(runs.concat().len(), order.len());

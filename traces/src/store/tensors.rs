@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::fail::{io, malformed};
 use super::format::replace_file;
 use super::parts;
-use crate::{DType, Tensor, TraceError};
+use crate::{DType, Tensor, TensorRef, TraceError};
 
 /// Writes a safetensors file by temporary file and rename. Tensors are laid out by falling element size, then by
 /// name, metadata by key, so that equal content gives equal bytes.
@@ -24,14 +24,15 @@ pub fn write_safetensors(
     metadata: &BTreeMap<String, String>,
     tensors: &[Tensor],
 ) -> Result<(), TraceError> {
-    write_ordered(path, metadata, &ordered(path, tensors)?)
+    let tensors: Vec<_> = tensors.iter().map(Tensor::borrowed).collect();
+    write_ordered(path, metadata, &ordered(path, &tensors)?)
 }
 
 /// The tensors in the order of the file, each checked: its bytes are those of its shape, its name is free.
 pub(super) fn ordered<'a>(
     path: &Path,
-    tensors: &'a [Tensor],
-) -> Result<Vec<&'a Tensor>, TraceError> {
+    tensors: &'a [TensorRef<'a>],
+) -> Result<Vec<&'a TensorRef<'a>>, TraceError> {
     let mut names = BTreeSet::new();
     for tensor in tensors {
         if byte_len(&tensor.shape, tensor.dtype) != Some(tensor.data.len()) {
@@ -44,7 +45,7 @@ pub(super) fn ordered<'a>(
             return Err(tensor_fault(path, &tensor.name, "the name is taken".to_owned()));
         }
     }
-    let mut order: Vec<&Tensor> = tensors.iter().collect();
+    let mut order: Vec<&TensorRef<'_>> = tensors.iter().collect();
     order.sort_by(|a, b| b.dtype.size().cmp(&a.dtype.size()).then_with(|| a.name.cmp(&b.name)));
     Ok(order)
 }
@@ -53,7 +54,7 @@ pub(super) fn ordered<'a>(
 pub(super) fn write_ordered(
     path: &Path,
     metadata: &BTreeMap<String, String>,
-    order: &[&Tensor],
+    order: &[&TensorRef<'_>],
 ) -> Result<(), TraceError> {
     let mut header = Map::new();
     if !metadata.is_empty() {
@@ -73,7 +74,7 @@ pub(super) fn write_ordered(
         out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io(path))?;
         out.write_all(&header).map_err(io(path))?;
         for tensor in order {
-            out.write_all(&tensor.data).map_err(io(path))?;
+            out.write_all(tensor.data).map_err(io(path))?;
         }
         out.flush().map_err(io(path))
     })

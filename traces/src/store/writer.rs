@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::convert;
-use super::dumps::write_dump;
+use super::dumps::{write_dump, write_dump_with};
 use super::fail::{arrow, io, malformed};
 use super::format::{Kind, manifest_path, write_manifest};
 use super::stream::StreamFile;
 use super::{events, samples, steps};
 use crate::manifest::Status;
 use crate::{
-    Dump, EventRow, Manifest, Probe, RecordPlan, SampleRow, StepRow, TraceError, TraceSink,
+    Dump, EventRow, Manifest, Probe, RecordPlan, SampleRow, StepRow, TensorRef, TraceError,
+    TraceSink,
 };
 
 /// Rows in a batch of the stream at most; what kill -9 may cost.
@@ -256,6 +257,10 @@ impl TraceSink for RunWriter {
 
     fn dump(&mut self, dump: Dump) -> Result<(), TraceError> {
         write_dump(&self.dir, &dump).map(|_| ())
+    }
+
+    fn dump_with(&mut self, dump: Dump, rows: &[TensorRef<'_>]) -> Result<(), TraceError> {
+        write_dump_with(&self.dir, &dump, rows).map(|_| ())
     }
 
     fn sample(&mut self, row: SampleRow) -> Result<(), TraceError> {
