@@ -337,7 +337,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "receipts are made on a GPU"]
     fn every_entry_has_a_fresh_receipt_for_sm_90() {
         let receipts = shipped("sm_90").unwrap();
         for entry in entries() {
