@@ -3,6 +3,7 @@
 mod badinput;
 mod commands;
 mod conformance;
+mod evaluate;
 mod faults;
 mod kit;
 mod layering;
