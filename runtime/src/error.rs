@@ -63,6 +63,14 @@ pub enum RuntimeError {
         /// What is wrong.
         what: String,
     },
+    /// A chat template could not be rendered.
+    #[error("chat template {source_name}: {what}")]
+    Template {
+        /// File of the template.
+        source_name: String,
+        /// What is wrong, with the line in the template.
+        what: String,
+    },
     /// An option of the run cannot be honoured.
     #[error("option `{name}`: {what}")]
     Option {

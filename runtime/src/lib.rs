@@ -7,6 +7,7 @@ compile_error!("weights are used in place as little-endian; a big-endian host is
 
 pub mod cache;
 pub mod calibrate;
+pub mod chat;
 pub mod conformance;
 pub mod cpu;
 pub mod cuda;

@@ -37,6 +37,16 @@ impl Tokenizer {
         Ok(encoded.get_ids().to_vec())
     }
 
+    /// Ids of a text that holds its special tokens already, as a rendered chat template does.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Tokenizer`].
+    pub fn encode_as_is(&self, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        let encoded =
+            self.inner.encode(text, false).map_err(|error| self.fault(error.to_string()))?;
+        Ok(encoded.get_ids().to_vec())
+    }
+
     /// Text of ids, special tokens left out.
     ///
     /// # Errors
@@ -49,6 +59,12 @@ impl Tokenizer {
     #[must_use]
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
+    }
+
+    /// Id of a token as the vocabulary has it; `None` for another text.
+    #[must_use]
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
     }
 
     fn fault(&self, what: String) -> RuntimeError {

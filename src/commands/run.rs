@@ -130,7 +130,8 @@ pub(crate) fn policy_spec(args: &PolicyArgs) -> PolicySpec {
     }
 }
 
-fn sampling_spec(args: &SamplingArgs) -> SamplingSpec {
+/// Sampling as it was asked for.
+pub(crate) fn sampling_spec(args: &SamplingArgs) -> SamplingSpec {
     SamplingSpec {
         temperature: args.temperature,
         top_k: args.top_k,

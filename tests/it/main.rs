@@ -4,6 +4,7 @@ mod badinput;
 mod commands;
 mod conformance;
 mod device;
+mod evaluate;
 mod faults;
 mod kit;
 mod layering;

@@ -7,6 +7,7 @@
 pub mod cause;
 pub mod check;
 pub mod config;
+pub mod dataset;
 pub mod dtype;
 pub mod dump;
 pub mod error;
@@ -14,6 +15,7 @@ pub mod foreign;
 pub mod hash;
 pub mod manifest;
 pub mod plan;
+pub mod responses;
 pub mod rows;
 pub mod sink;
 pub mod spec;

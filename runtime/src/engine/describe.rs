@@ -5,7 +5,7 @@ use lockstep_traces::manifest::ValueEncoding;
 use lockstep_traces::{Manifest, Setting};
 
 use super::backend::Loaded;
-use super::{Engine, RunOptions};
+use super::{Engine, RunOptions, StopRules};
 use crate::RuntimeError;
 use crate::cuda::gpu::compile_options;
 use crate::sample::Sampler;
@@ -117,6 +117,9 @@ impl Engine {
             None => (&hyper.eos_ids, "model"),
         };
         set("stop.ids", ids.clone().into(), source);
+        for (key, value) in options.stop.config() {
+            set(key, value, if options.stop == StopRules::default() { "default" } else { "flag" });
+        }
         let standard = RunOptions::default();
         let defaults = self.device_settings(&standard);
         for ((key, value), (_, default)) in self.device_settings(options).into_iter().zip(defaults)

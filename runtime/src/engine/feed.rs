@@ -186,7 +186,15 @@ impl<'a> Runner<'a> {
         let row = step_row(place, mark, summary, draw);
         self.sink.step(StepRow { rows_bucketed, ..row })?;
         match drawn.transpose() {
-            Ok(Some(draw)) => sequence.choose(draw.token, self.stop_ids, most),
+            Ok(Some(draw)) => {
+                sequence.choose(draw.token, self.stop_ids, most);
+                if sequence.finish.is_none()
+                    && sequence.teacher.is_none()
+                    && self.options.stop.fires(self.engine.tokenizer(), &sequence.generated)?
+                {
+                    sequence.finish = Some(FinishReason::Stop);
+                }
+            }
             Ok(None) if chooses => {
                 let forced = sequence.teacher.is_some();
                 sequence.finish =

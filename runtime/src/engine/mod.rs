@@ -21,6 +21,7 @@ mod record;
 mod run;
 mod sequence;
 mod staging;
+mod stop;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -31,4 +32,5 @@ pub use options::{DeviceChoice, LoadOptions, Progress, Request, RunOptions, RunS
 pub use random::SHAPES;
 pub use run::OnProgress;
 pub(crate) use run::QueryCount;
+pub use stop::{ANSWER_RULE, StopRules};
 pub use summary::{RowSummary, summarize};

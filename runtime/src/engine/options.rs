@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use lockstep_traces::stats::QueryStats;
 use lockstep_traces::{Cause, DType, PolicySpec, SamplingSpec};
 
+use super::StopRules;
 use crate::cuda::model::DeviceOptions;
 use crate::select::KeepSet;
 
@@ -60,6 +61,8 @@ pub struct RunOptions {
     pub max_new_tokens: usize,
     /// Ids that end a sample; `None`: the model's end-of-sequence ids.
     pub stop_ids: Option<Vec<u32>>,
+    /// Rules on the text that end a sample.
+    pub stop: StopRules,
     /// Samples decoded together. Changes no number of any sample.
     pub batch: usize,
     /// Fault to plant.
@@ -82,6 +85,7 @@ impl Default for RunOptions {
             stats: None,
             max_new_tokens: 512,
             stop_ids: None,
+            stop: StopRules::default(),
             batch: 1,
             plant: None,
             teacher: BTreeMap::new(),

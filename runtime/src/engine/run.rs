@@ -50,6 +50,7 @@ impl Engine {
             let what = "must be at least 1".to_owned();
             return Err(RuntimeError::Option { name: "batch", what });
         }
+        options.stop.check(self.tokenizer())?;
         let policy = self.policy(options)?;
         let sampler = Sampler::resolve(&options.sampling, self.hyper().vocab_size)?;
         let mut arithmetic = Arithmetic::of(self.hyper(), self.dtype);

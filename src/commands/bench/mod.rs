@@ -1,6 +1,7 @@
 //! `bench --self`: this build on this machine. Every bar is a ratio of two figures of the same run.
 
 mod device;
+mod evaluate;
 mod model;
 mod parts;
 
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::cli::{BenchArgs, DeviceArg, Format};
+use crate::cli::{BenchArgs, BenchCommand, DeviceArg, Format};
 use crate::console;
 use crate::exit::{Status, usage};
 
@@ -59,6 +60,11 @@ const PARTS: [(&str, Part); 5] = [
 ];
 
 pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status> {
+    match &args.command {
+        Some(BenchCommand::Run(args)) => return evaluate::execute(args, format),
+        Some(BenchCommand::Merge(args)) => return evaluate::merge(args, format),
+        None => {}
+    }
     if !args.itself {
         return Err(usage("bench measures Lockstep itself: give --self"));
     }

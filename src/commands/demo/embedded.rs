@@ -18,7 +18,7 @@ const MODEL: [(&str, &[u8]); 4] = [
 ];
 const STATS: &[u8] =
     include_bytes!("../../../tests/data/golden/traces/stats/ledger_stats_decode_only.safetensors");
-const TASKS: &str = include_str!("../../../tests/data/golden/traces/tasks.jsonl");
+pub(crate) const TASKS: &str = include_str!("../../../tests/data/golden/traces/tasks.jsonl");
 
 /// One ledger problem with the length of its exact completion.
 #[derive(Debug, Clone)]

@@ -137,7 +137,7 @@ fn difference(old: &Manifest, new: &Manifest) -> Option<String> {
 }
 
 /// Everything that decides what is computed and recorded; not who runs it, where the files lie, or when.
-fn settings(manifest: &Manifest) -> BTreeMap<String, Value> {
+pub(crate) fn settings(manifest: &Manifest) -> BTreeMap<String, Value> {
     let model = &manifest.model;
     let json =
         |value: Option<&String>| value.map_or(Value::Null, |text| Value::String(text.clone()));
