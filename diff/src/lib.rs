@@ -4,6 +4,7 @@
 
 mod align;
 pub mod answers;
+pub mod audits;
 mod compare;
 mod context;
 pub mod drift;
@@ -19,6 +20,7 @@ mod presence;
 pub mod report;
 mod sample;
 mod series;
+pub mod settings;
 mod side;
 mod splits;
 pub mod stats;
