@@ -127,7 +127,7 @@ fn rank(key: &str) -> u8 {
 }
 
 /// JSON equality with numbers by value: 10000 and 10000.0 are one number.
-fn equal(left: &Value, right: &Value) -> bool {
+pub(crate) fn equal(left: &Value, right: &Value) -> bool {
     match (left.as_f64(), right.as_f64()) {
         (Some(l), Some(r)) => l.to_bits() == r.to_bits(),
         _ => left == right,

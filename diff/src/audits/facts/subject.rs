@@ -1,0 +1,402 @@
+//! One run, artifact or benchmark output.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use lockstep_traces::store::StepColumns;
+use lockstep_traces::{CheckReport, EventRow, Manifest, Phase, SampleRow, Setting};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Sample;
+use crate::Side;
+
+/// What a subject is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A Lockstep run of a runtime.
+    #[default]
+    Run,
+    /// A Lockstep run of the reference.
+    Replay,
+    /// A foreign step trace.
+    Trace,
+    /// Rows of a benchmark.
+    Benchmark,
+    /// A summary over benchmark rows (one subject per method).
+    Summary,
+    /// An engine bundle.
+    Bundle,
+    /// A keep-set dump with its binaries.
+    Dump,
+    /// A dataset file.
+    Dataset,
+    /// An exported effective configuration.
+    Config,
+    /// A log.
+    Log,
+    /// An answer of a check.
+    Check,
+    /// Claims with their evidence.
+    Claims,
+}
+
+impl Kind {
+    /// A subject that holds what a model did: it can be the side of a pair.
+    #[must_use]
+    pub const fn is_run(self) -> bool {
+        matches!(self, Self::Run | Self::Replay | Self::Trace | Self::Benchmark | Self::Summary)
+    }
+
+    /// `run`, `replay`, `trace`, ...
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Replay => "replay",
+            Self::Trace => "trace",
+            Self::Benchmark => "benchmark",
+            Self::Summary => "summary",
+            Self::Bundle => "bundle",
+            Self::Dump => "dump",
+            Self::Dataset => "dataset",
+            Self::Config => "config",
+            Self::Log => "log",
+            Self::Check => "check",
+            Self::Claims => "claims",
+        }
+    }
+}
+
+/// Who made it, from which code, when.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Program.
+    pub producer: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// sha256 of the executable, hex.
+    pub binary_sha256: Option<String>,
+    /// Commit of the code.
+    pub commit: Option<String>,
+    /// The working tree had changes.
+    pub dirty: Option<bool>,
+    /// sha256 of those changes, hex.
+    pub diff_sha256: Option<String>,
+    /// RFC 3339 UTC, as written inside.
+    pub created_at: Option<String>,
+    /// RFC 3339 UTC, modification time of the file.
+    pub modified_at: Option<String>,
+}
+
+/// An engine artifact: what it was built into.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Artifact {
+    /// sha256 of each section by name (`engine_plan`, `config.json`, ...), hex.
+    pub sections: Option<BTreeMap<String, String>>,
+    /// Row counts of the optimization profiles, ascending.
+    pub profile_rows: Option<Vec<u64>>,
+    /// Rows that its cache can hold.
+    pub capacity_rows: Option<u64>,
+    /// `fp16`, `bf16`, ...
+    pub precision: Option<String>,
+    /// Version of the builder.
+    pub builder: Option<String>,
+    /// GPU it was built for.
+    pub gpu: Option<String>,
+    /// When each section was made, where that is known, RFC 3339 UTC.
+    pub section_times: BTreeMap<String, String>,
+    /// Declared to be put together from parts of others.
+    pub composite: Option<bool>,
+}
+
+/// What computed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Engine {
+    /// Arithmetic dtype: `f32`, `f16`, `bf16`, `f64`.
+    pub dtype: Option<String>,
+    /// Element type of the KV cache.
+    pub cache_dtype: Option<String>,
+    /// `cpu`, `cuda: ...`, `candle-cpu`.
+    pub device: Option<String>,
+    /// SM architecture, `sm_90`.
+    pub sm_arch: Option<String>,
+    /// Multiprocessors of the GPU whose draws are made.
+    pub sm_count: Option<u32>,
+    /// Compile options and isa of the kernels.
+    pub kernel_options: Option<Vec<String>>,
+    /// sha256 of the weight files by name, hex.
+    pub weights: Option<BTreeMap<String, String>>,
+    /// Ids in the vocabulary.
+    pub vocab: Option<u64>,
+}
+
+/// A reference: whose rules it follows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reference {
+    /// Name of the selector's rules: `trt`, `hf`, `vllm`, `sglang`.
+    pub selector_id: Option<String>,
+    /// Commit of the code that the rules were taken from.
+    pub commit: Option<String>,
+    /// Attention implementation.
+    pub attention: Option<String>,
+    /// Positions at which its warm-up chunks end.
+    pub chunk_edges: Option<Vec<u32>>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// Finished.
+    pub complete: Option<bool>,
+    /// Exit code of the process.
+    pub exit_code: Option<i32>,
+    /// Rows that the file holds.
+    pub rows_written: Option<u64>,
+    /// Ids that should be there, in order.
+    pub expected_ids: Option<Vec<String>>,
+}
+
+/// A file of lines as it was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// Lines that are not empty.
+    pub read: u64,
+    /// 1-based number of each line that is no row, and what is wrong with it.
+    pub damaged: Vec<(u64, String)>,
+}
+
+/// A dumped compaction as its file says it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dump {
+    /// File.
+    pub path: String,
+    /// Sample, where it says one.
+    pub sample_id: Option<String>,
+    /// Ordinal as written.
+    pub ordinal: Option<u32>,
+    /// Position of the next token.
+    pub absolute_position: Option<u32>,
+    /// Rows before.
+    pub rows_before: Option<u32>,
+    /// Rows kept.
+    pub keep_count: Option<u32>,
+    /// Kept rows by KV head.
+    pub keep: Option<Vec<Vec<u32>>>,
+    /// Positions of the old rows by KV head.
+    pub positions: Option<Vec<Vec<u32>>>,
+    /// Binaries that the dump names and that are not there.
+    pub files_missing: Vec<String>,
+    /// Profiling was on when it was written.
+    pub profiled: Option<bool>,
+}
+
+/// How far a claim reaches. Empty lists and `None` mean: everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClaimScope {
+    /// Samples.
+    pub samples: Vec<String>,
+    /// Compaction ordinals.
+    pub ordinals: Vec<u32>,
+    /// First and last position.
+    pub window: Option<(u32, u32)>,
+    /// `greedy` or `sampled`.
+    pub mode: Option<String>,
+}
+
+/// A claim and what it rests on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Claim {
+    /// Its name.
+    pub id: String,
+    /// What is claimed.
+    pub text: String,
+    /// What sort of claim: `policy`, `capacity-inactive`, `keep-set-parity`, `native-only`, ...
+    pub kind: Option<String>,
+    /// Labels or ids of the subjects that it rests on.
+    pub evidence: Vec<String>,
+    /// How far it reaches.
+    pub scope: ClaimScope,
+    /// Withdrawn.
+    pub retracted: bool,
+}
+
+/// Commits of the code under test.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// Commits, oldest first.
+    pub commits: Vec<String>,
+    /// The commit that last touched what is checked; evidence from before it is stale.
+    pub touched: Option<String>,
+}
+
+/// A trace in memory.
+#[derive(Debug, Clone)]
+pub struct Trace<'a> {
+    /// The run's manifest, or the one made from a foreign file.
+    pub manifest: Cow<'a, Manifest>,
+    /// Finished samples; empty for foreign traces.
+    pub rows: Cow<'a, [SampleRow]>,
+    /// Step rows by sample and position.
+    pub steps: Cow<'a, StepColumns>,
+    /// Compactions.
+    pub events: Cow<'a, [EventRow]>,
+}
+
+/// Everything that is known of one run, artifact or benchmark output.
+#[derive(Debug, Clone, Default)]
+pub struct Subject<'a> {
+    /// Path or name, for people.
+    pub label: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Origin.
+    pub made: Made,
+    /// What a child names as its parent: sha256 of the manifest, hex.
+    pub identity: Option<String>,
+    /// Identity of the run that this one replays.
+    pub parent: Option<String>,
+    /// Engine artifact that it ran from, or that it is.
+    pub artifact: Option<Artifact>,
+    /// What computed.
+    pub engine: Engine,
+    /// Effective configuration with the source of each value. Keys as in a run's manifest: `policy.kind`, `policy.kv_budget`,
+    /// `policy.divide_length`, `policy.count_prompt_tokens`, `sampling.temperature`, `sampling.sampler`, `sampling.sm_count`,
+    /// `stop.max_new_tokens`, `stop.rule`, `stop.interval`, ...
+    pub settings: Option<BTreeMap<String, Setting>>,
+    /// What the artifact declares, by the same keys.
+    pub declared: Option<BTreeMap<String, Value>>,
+    /// Samples in the order in which they ran.
+    pub samples: Option<Vec<Sample>>,
+    /// Rows.
+    pub trace: Option<Trace<'a>>,
+    /// Compactions from a trace or a log, in order.
+    pub events: Option<Vec<EventRow>>,
+    /// Dumped compactions.
+    pub dumps: Option<Vec<Dump>>,
+    /// Answers of checks about it.
+    pub checks: Vec<CheckReport>,
+    /// Log lines.
+    pub log: Option<Vec<String>>,
+    /// Claims.
+    pub claims: Vec<Claim>,
+    /// The file as lines.
+    pub lines: Option<Lines>,
+    /// Whose rules it follows, where it is a reference.
+    pub reference: Option<Reference>,
+    /// How it ended.
+    pub state: State,
+    /// Remarks of the writer or reader.
+    pub remarks: Vec<String>,
+}
+
+impl<'a> Subject<'a> {
+    /// A subject of which nothing is known but its name.
+    #[must_use]
+    pub fn new(label: impl Into<String>, kind: Kind) -> Self {
+        Self { label: label.into(), kind, ..Self::default() }
+    }
+
+    /// Adds a setting; for readers and controls.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>, source: &str) -> Self {
+        self.set(key, value, source);
+        self
+    }
+
+    /// Adds a setting.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>, source: &str) {
+        let setting = Setting { value: value.into(), source: source.to_owned() };
+        self.settings.get_or_insert_default().insert(key.to_owned(), setting);
+    }
+
+    /// Adds a sample; for readers and controls.
+    #[must_use]
+    pub fn with_sample(mut self, sample: Sample) -> Self {
+        self.samples.get_or_insert_default().push(sample);
+        self
+    }
+
+    /// Effective value of `key`.
+    #[must_use]
+    pub fn setting(&self, key: &str) -> Option<&Value> {
+        self.settings.as_ref()?.get(key).map(|setting| &setting.value)
+    }
+
+    /// Effective value as text.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<String> {
+        self.setting(key).filter(|value| !value.is_null()).map(|value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        })
+    }
+
+    /// Effective value as a count.
+    #[must_use]
+    pub fn count(&self, key: &str) -> Option<u64> {
+        self.setting(key)?.as_u64()
+    }
+
+    /// Effective value as a number.
+    #[must_use]
+    pub fn number(&self, key: &str) -> Option<f64> {
+        self.setting(key)?.as_f64()
+    }
+
+    /// Effective value as a switch.
+    #[must_use]
+    pub fn switch(&self, key: &str) -> Option<bool> {
+        self.setting(key)?.as_bool()
+    }
+
+    /// Tokens are the largest logit and nothing is drawn; `None` where neither sampler nor temperature is recorded.
+    #[must_use]
+    pub fn greedy(&self) -> Option<bool> {
+        if let Some(sampler) = self.text("sampling.sampler") {
+            return Some(sampler == "argmax");
+        }
+        self.number("sampling.temperature").map(|value| value < 1e-6)
+    }
+
+    /// The sample of this id.
+    #[must_use]
+    pub fn sample(&self, id: &str) -> Option<&Sample> {
+        self.samples.as_ref()?.iter().find(|sample| sample.id == id)
+    }
+
+    /// Generated ids of a sample: as recorded, else the decode rows' fed tokens of the trace.
+    #[must_use]
+    pub fn stream(&self, id: &str) -> Option<Vec<u32>> {
+        if let Some(ids) = self.sample(id).and_then(|sample| sample.generated_ids.clone()) {
+            return Some(ids);
+        }
+        let steps = &self.trace.as_ref()?.steps;
+        let rows = (0..steps.len).filter(|&row| {
+            steps.sample_id(row) == Some(id) && steps.phase.get(row) == Some(&Phase::Decode)
+        });
+        let ids: Vec<u32> = rows.filter_map(|row| steps.token_id.get(row).copied()).collect();
+        (!ids.is_empty()).then_some(ids)
+    }
+
+    /// Compactions of a sample, in order.
+    pub fn events_of<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s EventRow> {
+        self.events.iter().flatten().filter(move |event| event.sample_id == id)
+    }
+
+    /// The trace as one side of a comparison.
+    #[must_use]
+    pub fn side(&self) -> Option<Side<'_>> {
+        let trace = self.trace.as_ref()?;
+        Some(Side {
+            label: &self.label,
+            manifest: &trace.manifest,
+            samples: &trace.rows,
+            steps: &trace.steps,
+            events: &trace.events,
+        })
+    }
+}
