@@ -19,6 +19,7 @@ mod presence;
 pub mod report;
 mod sample;
 mod series;
+pub mod settings;
 mod side;
 mod splits;
 pub mod stats;

@@ -16,7 +16,7 @@ use lockstep_traces::{CheckKind, CheckReport, TraceError, Verdict};
 use serde_json::json;
 
 use collect::Collector;
-use rules::Rules;
+pub(crate) use rules::Rules;
 
 /// Checks one run.
 ///

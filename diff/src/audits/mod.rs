@@ -6,16 +6,24 @@
 //! them.
 
 mod audit;
+mod capacity;
 mod control;
 mod engine;
 pub mod facts;
 mod finding;
+mod policy_runs;
+mod prompts;
 mod provenance;
+mod reference;
 pub mod registry;
 pub mod report;
+mod rows;
 mod run_facts;
+mod sampler;
 mod second;
 mod seeds;
+mod sequence;
+mod variables;
 
 pub use audit::{Against, Audit, Each, Whole};
 pub use control::{Control, verify};

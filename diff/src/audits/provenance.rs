@@ -167,3 +167,146 @@ fn stale_controls() -> Vec<Control> {
         Control::clean("a replay of this run", lineage("5e"), "manifest 5e5e"),
     ]
 }
+
+/// An artifact put together from parts of others.
+pub(super) static GRAFTED: Audit = Audit {
+    number: 5,
+    slug: "grafted-bundle",
+    title: "a bundle was put together from parts of others",
+    compares: "the hash of each section with the sections of the other bundles, and the times at which sections were made",
+    needs: "`sections` with hashes of a bundle, and its donors or the times of its sections",
+    gate: false,
+    each: None,
+    pair: None,
+    whole: Some(grafted),
+    controls: grafted_controls,
+};
+
+fn grafted(evidence: &Evidence<'_>) -> Vec<Note> {
+    let bundles: Vec<&Subject<'_>> =
+        evidence.subjects.iter().filter(|subject| sections(subject).is_some()).collect();
+    let bare = evidence.subjects.iter().filter(|subject| subject.kind == Kind::Bundle);
+    let mut notes: Vec<Note> = bare
+        .filter(|subject| sections(subject).is_none())
+        .map(|subject| Note::missing("sections", &subject.label).of([subject.label.as_str()]))
+        .collect();
+    for bundle in &bundles {
+        let donors: Vec<_> =
+            bundles.iter().filter(|other| other.label != bundle.label).copied().collect();
+        notes.push(graft(bundle, &donors).of([bundle.label.as_str()]));
+    }
+    notes
+}
+
+type Sections = std::collections::BTreeMap<String, String>;
+
+fn sections<'s>(subject: &'s Subject<'_>) -> Option<&'s Sections> {
+    subject.artifact.as_ref()?.sections.as_ref().filter(|sections| !sections.is_empty())
+}
+
+/// Composite: declared so, or two sections that are found in two donors and each in one of them only.
+fn graft(bundle: &Subject<'_>, donors: &[&Subject<'_>]) -> Note {
+    let Some(own) = sections(bundle) else { return Note::missing("sections", &bundle.label) };
+    let artifact = bundle.artifact.as_ref();
+    let declared = artifact.and_then(|artifact| artifact.composite) == Some(true);
+    let found: Vec<(&str, Vec<&str>)> =
+        own.iter().map(|(name, hash)| (name.as_str(), holders(name, hash, donors))).collect();
+    let apart = |left: &[&str], right: &[&str]| {
+        !left.is_empty() && !right.is_empty() && !left.iter().any(|donor| right.contains(donor))
+    };
+    let two = found.iter().any(|(_, l)| found.iter().any(|(_, r)| apart(l, r)));
+    let list: Vec<String> = found
+        .iter()
+        .map(|(name, donors)| {
+            let from = if donors.is_empty() { "no donor".to_owned() } else { donors.join(", ") };
+            format!("{name} from {from}")
+        })
+        .collect();
+    if two || declared {
+        let unknown = found.iter().any(|(_, donors)| donors.is_empty());
+        let remedy = if unknown {
+            "name the donor of every section"
+        } else {
+            "claim nothing about it that its donors do not show"
+        };
+        return Note::flag(format!("composite: {}", list.join("; "))).remedy(remedy);
+    }
+    let times = artifact.map(|artifact| &artifact.section_times).filter(|times| times.len() > 1);
+    if let Some(times) = times {
+        let distinct: std::collections::BTreeSet<&String> = times.values().collect();
+        if distinct.len() > 1 {
+            let told: Vec<String> =
+                times.iter().map(|(name, time)| format!("{name} {time}")).collect();
+            return Note::flag(format!(
+                "composite: its sections were made at different times: {}",
+                told.join("; ")
+            ));
+        }
+    }
+    if donors.is_empty() && times.is_none() {
+        return Note::no_evidence(
+            "no other bundle and no `section_times` were given: a graft would not show",
+        );
+    }
+    Note::pass(format!("{} sections are of one piece", own.len()))
+}
+
+fn holders<'d>(name: &str, hash: &str, donors: &[&'d Subject<'_>]) -> Vec<&'d str> {
+    let holds = |donor: &&&Subject<'_>| {
+        sections(donor).and_then(|sections| sections.get(name)).is_some_and(|other| other == hash)
+    };
+    donors.iter().filter(holds).map(|donor| donor.label.as_str()).collect()
+}
+
+fn grafted_controls() -> Vec<Control> {
+    let bundle = |label: &str, plan: &str, stats: &str| {
+        let mut subject = Subject::new(label, Kind::Bundle);
+        let section = |name: &str, hash: &str| (name.to_owned(), hash.repeat(32));
+        let sections = [
+            section("engine_plan", plan),
+            section("triattention_stats.json", stats),
+            section("tokenizer.json", "77"),
+        ];
+        subject.artifact = Some(super::facts::Artifact {
+            sections: Some(sections.into_iter().collect()),
+            ..Default::default()
+        });
+        subject
+    };
+    let at = |times: [&str; 2]| {
+        let mut subject = bundle("alone", "aa", "bb");
+        if let Some(artifact) = &mut subject.artifact {
+            for (name, time) in ["engine_plan", "triattention_stats.json"].into_iter().zip(times) {
+                artifact.section_times.insert(name.to_owned(), time.to_owned());
+            }
+        }
+        Evidence::one(subject)
+    };
+    let donors = |third: Subject<'static>| {
+        Evidence::all(vec![bundle("dense", "aa", "00"), bundle("tri", "bb", "cc"), third])
+    };
+    vec![
+        Control::planted(
+            "the plan of one and the statistics of another",
+            donors(bundle("hybrid", "aa", "cc")),
+            Outcome::Flag,
+            "engine_plan from dense",
+        ),
+        Control::planted(
+            "a section made two days later",
+            at(["2026-04-16T10:00:00Z", "2026-04-18T10:00:00Z"]),
+            Outcome::Flag,
+            "different times",
+        ),
+        Control::clean(
+            "three bundles that share a tokenizer",
+            donors(bundle("other", "dd", "ee")),
+            "of one piece",
+        ),
+        Control::clean(
+            "made at once",
+            at(["2026-04-16T10:00:00Z", "2026-04-16T10:00:00Z"]),
+            "of one piece",
+        ),
+    ]
+}

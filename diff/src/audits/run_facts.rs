@@ -1,8 +1,9 @@
 //! Facts of a trace in memory: a run of ours or an imported trace.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use lockstep_traces::{SampleRow, Status};
+use lockstep_traces::Status;
 use serde_json::Value;
 
 use super::Sample;
@@ -31,9 +32,7 @@ pub fn subject_of<'a>(side: Side<'a>, identity: Option<String>) -> Subject<'a> {
     subject.identity = identity;
     subject.parent.clone_from(&manifest.parent);
     subject.engine = engine(&side, kind);
-    subject.settings = (kind != Kind::Trace
-        || manifest.config.keys().any(|key| !key.starts_with("trace.")))
-    .then(|| manifest.config.clone());
+    subject.settings = (!manifest.config.is_empty()).then(|| manifest.config.clone());
     subject.artifact = artifact(&side);
     subject.samples = samples(&side);
     subject.events = Some(side.events.to_vec());
@@ -67,8 +66,20 @@ fn engine(side: &Side<'_>, kind: Kind) -> Engine {
         kernel_options: known(&manifest.kernel_options),
         weights: (!manifest.model.weights_sha256.is_empty())
             .then(|| manifest.model.weights_sha256.clone()),
+        files: files(side),
         vocab: count("model.vocab_size"),
     }
+}
+
+fn files(side: &Side<'_>) -> BTreeMap<String, String> {
+    let model = &side.manifest.model;
+    let named = [
+        ("config.json", &model.config_sha256),
+        ("tokenizer.json", &model.tokenizer_sha256),
+        ("statistics", &model.stats_sha256),
+    ];
+    let known = named.into_iter().filter_map(|(name, hash)| Some((name.to_owned(), hash.clone()?)));
+    known.collect()
 }
 
 /// Rows that the cache holds, and the ladder of row counts that steps were recorded for.
@@ -85,7 +96,7 @@ fn artifact(side: &Side<'_>) -> Option<Artifact> {
 
 /// Finished samples, then those that only have rows.
 fn samples(side: &Side<'_>) -> Option<Vec<Sample>> {
-    let mut out: Vec<Sample> = side.samples.iter().map(of_row).collect();
+    let mut out: Vec<Sample> = side.samples.iter().map(Sample::from).collect();
     for id in &side.steps.sample_ids {
         if !out.iter().any(|sample| sample.id == *id) {
             out.push(Sample::new(id.clone()));
@@ -97,10 +108,6 @@ fn samples(side: &Side<'_>) -> Option<Vec<Sample>> {
         }
     }
     (!out.is_empty()).then_some(out)
-}
-
-fn of_row(row: &SampleRow) -> Sample {
-    Sample::from(row)
 }
 
 fn reference(side: &Side<'_>) -> Reference {

@@ -62,6 +62,9 @@ fn made(mut own: Made, more: Made) -> Made {
 
 fn engine(mut own: Engine, more: Engine) -> Engine {
     fill!(own, more, dtype, cache_dtype, device, sm_arch, sm_count, kernel_options, weights, vocab);
+    for (name, hash) in more.files {
+        own.files.entry(name).or_insert(hash);
+    }
     own
 }
 

@@ -3,6 +3,7 @@
 //! Every fact is optional. Who reads a file fills in what the file says and nothing else; an audit that needs a fact which is
 //! not there says `no evidence` and names it.
 
+mod made;
 mod merge;
 mod sample;
 mod subject;

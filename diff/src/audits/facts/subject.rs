@@ -128,6 +128,8 @@ pub struct Engine {
     pub kernel_options: Option<Vec<String>>,
     /// sha256 of the weight files by name, hex.
     pub weights: Option<BTreeMap<String, String>>,
+    /// sha256 of other model files by name (`config.json`, `tokenizer.json`, `statistics`), hex.
+    pub files: BTreeMap<String, String>,
     /// Ids in the vocabulary.
     pub vocab: Option<u64>,
 }
