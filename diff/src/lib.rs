@@ -3,6 +3,7 @@
 //! Pure data in, data out. Nothing here runs a model; the softmax of the metrics is this crate's own, in f64.
 
 mod align;
+pub mod answers;
 pub mod audits;
 mod compare;
 mod context;

@@ -1,5 +1,8 @@
 //! Paired tests: exact McNemar, bootstrap by prompt, perplexity ratio with covariance.
 
+use serde::{Deserialize, Serialize};
+
+use super::normal::wide;
 use super::quantile::count;
 
 /// Outcome of one pair: left right, right right.
@@ -34,11 +37,11 @@ pub fn smallest_effect(n: u64) -> Option<f64> {
 }
 
 /// How to resample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bootstrap {
-    /// Resamples.
+    /// Resamples; below 40 there is no 95 % interval.
     pub resamples: usize,
-    /// Seed of the generator (splitmix64).
+    /// Seed of the generator (splitmix64 of a counter, so that a draw depends on seed, resample and place alone).
     pub seed: u64,
 }
 
@@ -48,30 +51,49 @@ impl Default for Bootstrap {
     }
 }
 
+/// What one prompt adds to a mean.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cluster {
+    /// Sum of its values.
+    pub sum: f64,
+    /// Number of its values.
+    pub count: f64,
+}
+
 /// 95 % percentile interval of the mean of `by_prompt`, resampled prompt by prompt with replacement. `None` for fewer
-/// than two prompts.
+/// than two prompts and for fewer than 40 resamples.
 #[must_use]
 pub fn bootstrap_interval(by_prompt: &[f64], how: Bootstrap) -> Option<(f64, f64)> {
-    if by_prompt.len() < 2 || how.resamples < 40 {
+    let clusters: Vec<Cluster> =
+        by_prompt.iter().map(|sum| Cluster { sum: *sum, count: 1.0 }).collect();
+    bootstrap_clusters(&clusters, how)
+}
+
+/// As [`bootstrap_interval`] for prompts with several values each: a prompt is drawn with all of them.
+#[must_use]
+pub fn bootstrap_clusters(prompts: &[Cluster], how: Bootstrap) -> Option<(f64, f64)> {
+    if prompts.len() < 2 || how.resamples < 40 {
         return None;
     }
-    let mut state = how.seed;
-    let mut means: Vec<f64> = Vec::with_capacity(how.resamples);
-    for _ in 0..how.resamples {
-        let sum: f64 = (0..by_prompt.len())
-            .filter_map(|_| by_prompt.get(draw(&mut state, by_prompt.len())))
-            .sum();
-        means.push(sum / count(by_prompt.len()));
+    let mut means: Vec<f64> = Vec::new();
+    for resample in 0..how.resamples {
+        let (mut sum, mut values) = (0.0, 0.0);
+        for place in 0..prompts.len() {
+            let prompt = prompts.get(draw(how.seed, (resample, place), prompts.len()))?;
+            sum += prompt.sum;
+            values += prompt.count;
+        }
+        means.push(sum / values);
     }
     means.sort_by(f64::total_cmp);
     let cut = how.resamples / 40;
     Some((*means.get(cut)?, *means.get(how.resamples - 1 - cut)?))
 }
 
-/// Index below `length` by the multiply-shift of a splitmix64 draw.
-fn draw(state: &mut u64, length: usize) -> usize {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
+/// Index below `length`: multiply-shift of splitmix64 at the counter `resample * length + place`.
+fn draw(seed: u64, (resample, place): (usize, usize), length: usize) -> usize {
+    let counter = (resample as u64).wrapping_mul(length as u64).wrapping_add(place as u64);
+    let mut z = seed.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^= z >> 31;
@@ -118,11 +140,6 @@ pub fn perplexity(log_probs: &[(f64, f64)]) -> Option<Perplexities> {
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of pairs are far below 2^53")]
-fn wide(value: u64) -> f64 {
-    value as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +181,29 @@ mod tests {
         assert!(low < 1.5 && 1.5 < high && high - low < 1.0, "{low} {high}");
         assert_eq!(bootstrap_interval(&[2.0, 2.0], how), Some((2.0, 2.0)));
         assert_eq!(bootstrap_interval(&[1.0], how), None);
+    }
+
+    /// Two prompts, 0 and 1: a resample is (0, 0), (0, 1), (1, 0) or (1, 1), so a quarter of the means each is 0 and 1. Over
+    /// 4000 resamples the count of either is 1000 within six standard deviations of sqrt(4000 3/16) = 27.4.
+    #[test]
+    fn draws_are_fair_and_depend_on_their_place_alone() {
+        let zeros = (0..4000).filter(|r| (0..2).all(|place| draw(7, (*r, place), 2) == 0)).count();
+        assert!(zeros.abs_diff(1000) < 165, "{zeros}");
+        assert_eq!(draw(7, (3, 1), 10), draw(7, (3, 1), 10));
+        // First outputs of splitmix64 with seed 1234567, as its author's code prints them.
+        for (place, top) in [(0, 6_457_827_717_110_365_317_u64), (1, 3_203_168_211_198_807_973)] {
+            let wanted = usize::try_from((u128::from(top) * 1000) >> 64).unwrap();
+            assert_eq!(draw(1_234_567, (0, place), 1000), wanted);
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_drawn_with_all_its_values() {
+        let heavy = [Cluster { sum: 9.0, count: 9.0 }, Cluster { sum: 0.0, count: 1.0 }];
+        // Means are 1, 9/10 or 0.
+        assert_eq!(bootstrap_clusters(&heavy, Bootstrap::default()), Some((0.0, 1.0)));
+        let few = Bootstrap { resamples: 39, ..Bootstrap::default() };
+        assert_eq!(bootstrap_clusters(&heavy, few), None);
     }
 
     /// Log-probabilities -1, -3 against -2, -4: mean 2 against 3, ratio e; the difference is constant, so its error is 0.
