@@ -45,7 +45,11 @@ fn shifted(track: &Track<'_>, prompt: Option<u32>) -> Option<Note> {
     let place = |position| format!("{} position {position}", track.id);
     let start = before.first().map_or(0, |row| row.position);
     if let Some(row) = odd {
-        let text = format!("rows_before - position is {first}, then {} from position {}", shift(row), row.position);
+        let text = format!(
+            "rows_before - position is {first}, then {} from position {}",
+            shift(row),
+            row.position
+        );
         let why = if shift(row) == first + 1 && prompt == Some(row.position) {
             "the last prompt row was fed again"
         } else {
@@ -55,9 +59,16 @@ fn shifted(track: &Track<'_>, prompt: Option<u32>) -> Option<Note> {
         return Some(note.remedy("feed each recorded row once"));
     }
     if first == 0 {
-        return Some(Note::pass(format!("rows_before = position in {} rows of {}", before.len(), track.id)));
+        return Some(Note::pass(format!(
+            "rows_before = position in {} rows of {}",
+            before.len(),
+            track.id
+        )));
     }
-    let said = format!("rows_before - position = {first} in all {} rows before a compaction", before.len());
+    let said = format!(
+        "rows_before - position = {first} in all {} rows before a compaction",
+        before.len()
+    );
     let why = match prompt {
         Some(length) if i64::from(length) == first => {
             format!("{said}, which is the prompt's length: the prompt was fed twice")
@@ -65,7 +76,11 @@ fn shifted(track: &Track<'_>, prompt: Option<u32>) -> Option<Note> {
         Some(length) => format!("{said}: offset {first}; the prompt has {length} tokens"),
         None => format!("{said}: offset {first}, the prompt fed twice if that is its length"),
     };
-    Some(Note::void(why).at(place(start)).remedy("feed each recorded row once: the trace already holds the prompt"))
+    Some(
+        Note::void(why)
+            .at(place(start))
+            .remedy("feed each recorded row once: the trace already holds the prompt"),
+    )
 }
 
 /// Rows up to the one that compacts, itself included.
@@ -95,9 +110,24 @@ fn twice_controls() -> Vec<Control> {
         traced("replay", Kind::Trace, &rows, Vec::new())
     };
     vec![
-        Control::planted("the harness prefills and then feeds every row", replay(6, 0), Outcome::Void, "fed twice"),
-        Control::planted("the last prompt row is fed again", replay(1, 6), Outcome::Void, "last prompt row"),
-        Control::planted("a window, the prompt's length unknown", Evidence::one(window), Outcome::Void, "offset 157"),
+        Control::planted(
+            "the harness prefills and then feeds every row",
+            replay(6, 0),
+            Outcome::Void,
+            "fed twice",
+        ),
+        Control::planted(
+            "the last prompt row is fed again",
+            replay(1, 6),
+            Outcome::Void,
+            "last prompt row",
+        ),
+        Control::planted(
+            "a window, the prompt's length unknown",
+            Evidence::one(window),
+            Outcome::Void,
+            "offset 157",
+        ),
         Control::clean("one row a position", replay(0, 0), "rows_before = position in 20 rows"),
     ]
 }
@@ -129,9 +159,12 @@ fn prompt_rows(evidence: &Evidence<'_>) -> Vec<Note> {
 fn starts(evidence: &Evidence<'_>, subject: &Subject<'_>, track: &Track<'_>) -> Note {
     let positions: Vec<u32> = track.rows().map(|row| row.position).collect();
     if let Some(pair) = positions.windows(2).find(|pair| !matches!(pair, [a, b] if a + 1 == *b)) {
-        return Note::flag(format!("positions of {} go from {} to {}: rows are missing", track.id, pair[0], pair[1]))
-            .at(format!("{} position {}", track.id, pair[0]))
-            .remedy("record every row between, or compare the two stretches apart");
+        return Note::flag(format!(
+            "positions of {} go from {} to {}: rows are missing",
+            track.id, pair[0], pair[1]
+        ))
+        .at(format!("{} position {}", track.id, pair[0]))
+        .remedy("record every row between, or compare the two stretches apart");
     }
     let Some(first) = track.first() else { return Note::missing("position", &subject.label) };
     let declared = subject.count("trace.start").is_some_and(|start| start == u64::from(first));
@@ -156,16 +189,28 @@ fn starts(evidence: &Evidence<'_>, subject: &Subject<'_>, track: &Track<'_>) -> 
 
 fn rows_controls() -> Vec<Control> {
     let starting = |at: u32, prompt: u32| {
-        Evidence::one(prompted(traced("trace", Kind::Trace, &dense(at..at + 9), Vec::new()), prompt))
+        Evidence::one(prompted(
+            traced("trace", Kind::Trace, &dense(at..at + 9), Vec::new()),
+            prompt,
+        ))
     };
     let gap = {
         let mut rows = dense(0..4);
         rows.extend(dense(6..9));
         Evidence::one(traced("trace", Kind::Trace, &rows, Vec::new()))
     };
-    let window = traced("trace", Kind::Trace, &dense(7150..7160), Vec::new()).with("trace.start", 7150, "flag");
+    let window = traced("trace", Kind::Trace, &dense(7150..7160), Vec::new()).with(
+        "trace.start",
+        7150,
+        "flag",
+    );
     vec![
-        Control::planted("starts inside the prompt", starting(5, 41), Outcome::Flag, "neither 0 nor"),
+        Control::planted(
+            "starts inside the prompt",
+            starting(5, 41),
+            Outcome::Flag,
+            "neither 0 nor",
+        ),
         Control::planted("two rows are missing", gap, Outcome::Flag, "from 3 to 6"),
         Control::clean("starts at 0", starting(0, 4), "prompt rows are there"),
         Control::clean("starts behind the prompt", starting(41, 41), "are not traced"),
@@ -192,7 +237,10 @@ fn last_prompt_row(evidence: &Evidence<'_>) -> Vec<Note> {
     for subject in &evidence.subjects {
         for track in tracks(subject) {
             let note = match prompt(evidence, subject, track.id) {
-                None => Some(Note::no_evidence(format!("`prompt_tokens` of {} is not recorded", track.id))),
+                None => Some(Note::no_evidence(format!(
+                    "`prompt_tokens` of {} is not recorded",
+                    track.id
+                ))),
                 Some(length) => deciding(subject, &track, length),
             };
             notes.extend(note.map(|note| note.of([subject.label.as_str()])));
@@ -206,16 +254,23 @@ fn deciding(subject: &Subject<'_>, track: &Track<'_>, length: u32) -> Option<Not
     let row = length.checked_sub(1)?;
     let place = format!("{} position {row}", track.id);
     if first > 0 && first == row && length > 1 {
-        let text = format!("row {row} is there though the prompt is not: it was fed again after a prefill");
-        return Some(Note::flag(text).at(place).remedy("start the trace at 0 or at the prompt's length"));
+        let text = format!(
+            "row {row} is there though the prompt is not: it was fed again after a prefill"
+        );
+        return Some(
+            Note::flag(text).at(place).remedy("start the trace at 0 or at the prompt's length"),
+        );
     }
     if first == 0 && last < row {
-        let text = format!("the trace ends at {last}, inside its prompt of {length}: nothing was chosen yet");
+        let text = format!(
+            "the trace ends at {last}, inside its prompt of {length}: nothing was chosen yet"
+        );
         return Some(Note::flag(text).at(place));
     }
     if first > row {
-        return (first == length)
-            .then(|| Note::pass(format!("the prompt of {} and its last row {row} are not traced", track.id)));
+        return (first == length).then(|| {
+            Note::pass(format!("the prompt of {} and its last row {row} are not traced", track.id))
+        });
     }
     let exact = subject.trace.as_ref().is_some_and(|trace| trace.manifest.rows_exact);
     let at = |position: u32| track.rows().find(|row| row.position == position);
@@ -245,7 +300,12 @@ fn last_controls() -> Vec<Control> {
     };
     vec![
         Control::planted("fed again after the prefill", known(&again), Outcome::Void, "fed again"),
-        Control::planted("a trace of decode rows that starts one early", known(&dense(5..12)), Outcome::Flag, "row 5 is there"),
+        Control::planted(
+            "a trace of decode rows that starts one early",
+            known(&dense(5..12)),
+            Outcome::Flag,
+            "row 5 is there",
+        ),
         Control::planted("cut inside the prompt", known(&dense(0..4)), Outcome::Flag, "ends at 3"),
         Control::clean("prompt and decode", known(&dense(0..12)), "there once"),
         Control::clean("decode only", known(&dense(6..12)), "are not traced"),
@@ -269,7 +329,8 @@ pub(super) static SEVERAL_SAMPLES: Audit = Audit {
 fn several_samples(subject: &Subject<'_>) -> Vec<Note> {
     let Some(trace) = &subject.trace else { return Vec::new() };
     let count = trace.steps.sample_ids.len();
-    let invented = trace.manifest.get("trace.sample_ids").and_then(serde_json::Value::as_str) == Some("invented");
+    let invented = trace.manifest.get("trace.sample_ids").and_then(serde_json::Value::as_str)
+        == Some("invented");
     let starts: Vec<String> = tracks(subject)
         .iter()
         .skip(1)
@@ -279,16 +340,21 @@ fn several_samples(subject: &Subject<'_>) -> Vec<Note> {
         (0, _) => Note::no_evidence("the trace holds no row"),
         (1, _) => Note::pass("one sample, its positions never fall"),
         (_, false) => Note::pass(format!("{count} samples, each with its id")),
-        (_, true) => Note::flag(format!("positions fall {} times without a mark: {count} samples were appended", count - 1))
-            .at(starts.join(", "))
-            .remedy("pair them by order, and record one file a sample"),
+        (_, true) => Note::flag(format!(
+            "positions fall {} times without a mark: {count} samples were appended",
+            count - 1
+        ))
+        .at(starts.join(", "))
+        .remedy("pair them by order, and record one file a sample"),
     }]
 }
 
 fn several_controls() -> Vec<Control> {
     let two = |invented: bool| {
         let mut rows = dense(0..5);
-        rows.extend((0..4).map(|at| lockstep_traces::StepRow { sample_id: "t".to_owned(), ..row(at) }));
+        rows.extend(
+            (0..4).map(|at| lockstep_traces::StepRow { sample_id: "t".to_owned(), ..row(at) }),
+        );
         let mut subject = traced("trace", Kind::Trace, &rows, Vec::new());
         if let (true, Some(trace)) = (invented, &mut subject.trace) {
             trace.manifest.to_mut().set("trace.sample_ids", "invented", "imported");
@@ -296,8 +362,17 @@ fn several_controls() -> Vec<Control> {
         Evidence::one(subject)
     };
     vec![
-        Control::planted("the engine appends every sample", two(true), Outcome::Flag, "2 samples were appended"),
+        Control::planted(
+            "the engine appends every sample",
+            two(true),
+            Outcome::Flag,
+            "2 samples were appended",
+        ),
         Control::clean("samples with ids", two(false), "2 samples, each with its id"),
-        Control::clean("one sample", Evidence::one(traced("t", Kind::Trace, &dense(0..3), Vec::new())), "one sample"),
+        Control::clean(
+            "one sample",
+            Evidence::one(traced("t", Kind::Trace, &dense(0..3), Vec::new())),
+            "one sample",
+        ),
     ]
 }

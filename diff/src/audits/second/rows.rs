@@ -58,7 +58,8 @@ pub(super) fn tracks<'t>(subject: &'t Subject<'_>) -> Vec<Track<'t>> {
     let mut start = 0;
     while start < steps.len {
         let sample = steps.sample.get(start);
-        let length = steps.sample.iter().skip(start).take_while(|other| Some(*other) == sample).count();
+        let length =
+            steps.sample.iter().skip(start).take_while(|other| Some(*other) == sample).count();
         let end = start + length.max(1);
         if let Some(id) = steps.sample_id(start) {
             tracks.push(Track { id, steps, rows: start..end });

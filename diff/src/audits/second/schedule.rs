@@ -27,7 +27,12 @@ impl Schedule {
     pub(super) fn first(self, prompt: Option<u32>) -> Option<u32> {
         let uncounted = if self.counts_prompt.unwrap_or(true) { 0 } else { prompt? };
         let first = self.trigger.checked_add(uncounted)?;
-        Some(prompt.map_or(first, |length| if length >= first { length.saturating_add(1) } else { first }))
+        Some(
+            prompt.map_or(
+                first,
+                |length| if length >= first { length.saturating_add(1) } else { first },
+            ),
+        )
     }
 }
 
@@ -57,13 +62,21 @@ fn prompt_counted(evidence: &Evidence<'_>) -> Vec<Note> {
                     counted(evidence, subject, schedule, length, first.absolute_position)
                 }
             };
-            notes.push(note.at(format!("{} compaction 1", first.sample_id)).of([subject.label.as_str()]));
+            notes.push(
+                note.at(format!("{} compaction 1", first.sample_id)).of([subject.label.as_str()]),
+            );
         }
     }
     notes
 }
 
-fn counted(evidence: &Evidence<'_>, subject: &Subject<'_>, schedule: Schedule, length: u32, n: u32) -> Note {
+fn counted(
+    evidence: &Evidence<'_>,
+    subject: &Subject<'_>,
+    schedule: Schedule,
+    length: u32,
+    n: u32,
+) -> Note {
     let trigger = schedule.trigger;
     let counts = match n {
         _ if n == trigger && length > 0 && length < trigger => true,
@@ -76,14 +89,17 @@ fn counted(evidence: &Evidence<'_>, subject: &Subject<'_>, schedule: Schedule, l
         }
     };
     let mode = if counts { "prompt-inclusive" } else { "decode-only" };
-    let said = format!("the first compaction at N = {n} with trigger {trigger} and prompt {length} is {mode}");
+    let said = format!(
+        "the first compaction at N = {n} with trigger {trigger} and prompt {length} is {mode}"
+    );
     if let Some(flag) = schedule.counts_prompt.filter(|flag| *flag != counts) {
         return Note::flag(format!("{said}, `policy.count_prompt_tokens` is {flag}"))
             .remedy("trust the row, not the flag, and find out which code ran");
     }
     let contrary = if counts { "decode-only" } else { "prompt-inclusive" };
     match claims(evidence, &[contrary], &[subject.label.as_str()]).first() {
-        Some(claim) => Note::flag(format!("{said}, claim `{}` says {contrary}", claim.id)).remedy("withdraw the claim"),
+        Some(claim) => Note::flag(format!("{said}, claim `{}` says {contrary}", claim.id))
+            .remedy("withdraw the claim"),
         None => Note::pass(said),
     }
 }
@@ -97,9 +113,24 @@ fn counted_controls() -> Vec<Control> {
             .with("policy.count_prompt_tokens", counts, "flag")
     };
     vec![
-        Control::planted("the flag says that the prompt does not count", Evidence::one(run(7168, false)), Outcome::Flag, "prompt-inclusive"),
-        Control::planted("a claim says that it does not", claimed(Evidence::one(run(7168, true)), "decode-only", None), Outcome::Flag, "claim-1"),
-        Control::planted("the flag says that it counts", Evidence::one(run(7325, true)), Outcome::Flag, "decode-only"),
+        Control::planted(
+            "the flag says that the prompt does not count",
+            Evidence::one(run(7168, false)),
+            Outcome::Flag,
+            "prompt-inclusive",
+        ),
+        Control::planted(
+            "a claim says that it does not",
+            claimed(Evidence::one(run(7168, true)), "decode-only", None),
+            Outcome::Flag,
+            "claim-1",
+        ),
+        Control::planted(
+            "the flag says that it counts",
+            Evidence::one(run(7325, true)),
+            Outcome::Flag,
+            "decode-only",
+        ),
         Control::clean("flag and row agree", Evidence::one(run(7168, true)), "prompt-inclusive"),
         Control::clean("not counted, and said so", Evidence::one(run(7325, false)), "decode-only"),
     ]
@@ -137,15 +168,24 @@ fn cancelling(subject: &Subject<'_>) -> Vec<Note> {
         let rows: Vec<(u32, u32)> =
             track.rows().filter_map(|row| Some((row.compaction?, row.position))).collect();
         for event in subject.events_of(track.id) {
-            let Some((_, position)) = rows.iter().find(|(ordinal, _)| *ordinal == event.ordinal) else { continue };
+            let Some((_, position)) = rows.iter().find(|(ordinal, _)| *ordinal == event.ordinal)
+            else {
+                continue;
+            };
             let place = format!("{} compaction {}", track.id, event.ordinal);
             let n = event.absolute_position;
             notes.push(if n == position + 1 {
-                Note::pass(format!("compaction {} at N = {n} follows row {position}", event.ordinal))
+                Note::pass(format!(
+                    "compaction {} at N = {n} follows row {position}",
+                    event.ordinal
+                ))
             } else {
-                Note::void(format!("compaction {} says N = {n}, its row has position {position}", event.ordinal))
-                    .at(place)
-                    .remedy("correct the position that the policy counts")
+                Note::void(format!(
+                    "compaction {} says N = {n}, its row has position {position}",
+                    event.ordinal
+                ))
+                .at(place)
+                .remedy("correct the position that the policy counts")
             });
         }
     }
@@ -155,7 +195,8 @@ fn cancelling(subject: &Subject<'_>) -> Vec<Note> {
 fn cancelling_controls() -> Vec<Control> {
     let believing = |shift: u32| {
         let mut subject = traced("replay", Kind::Replay, &dense(7160..7170), Vec::new());
-        let believed = (7160..7170).map(|position| Believed { position, absolute_position: position + shift });
+        let believed =
+            (7160..7170).map(|position| Believed { position, absolute_position: position + shift });
         subject.believed = Some(believed.collect());
         Evidence::one(subject)
     };
@@ -167,8 +208,18 @@ fn cancelling_controls() -> Vec<Control> {
         Evidence::one(traced("replay", Kind::Replay, &rows, events))
     };
     vec![
-        Control::planted("the prompt is counted twice and not counted", believing(157), Outcome::Void, "counts 7317, 157 too many"),
-        Control::planted("compactions are shifted", events(3), Outcome::Void, "N = 15, its row has position 11"),
+        Control::planted(
+            "the prompt is counted twice and not counted",
+            believing(157),
+            Outcome::Void,
+            "counts 7317, 157 too many",
+        ),
+        Control::planted(
+            "compactions are shifted",
+            events(3),
+            Outcome::Void,
+            "N = 15, its row has position 11",
+        ),
         Control::clean("positions agree", believing(0), "in 10 rows"),
         Control::clean("compactions follow their rows", events(0), "N = 12 follows row 11"),
     ]
@@ -206,7 +257,9 @@ fn vacuous(pair: &Pair<'_, '_>) -> Vec<Note> {
 
 fn boundary(pair: &Pair<'_, '_>, id: &str, end: u32, counts: [usize; 2]) -> Option<Note> {
     let said = format!("{} against {} compactions up to position {end}", counts[0], counts[1]);
-    let compresses = |subject: &Subject<'_>| subject.text("policy.kind").is_some_and(|kind| kind != "dense" && kind != "recorded");
+    let compresses = |subject: &Subject<'_>| {
+        subject.text("policy.kind").is_some_and(|kind| kind != "dense" && kind != "recorded")
+    };
     let declared = compresses(pair.left) || compresses(pair.right);
     match counts {
         [0, 0] if declared && pair.policies_differ() == Some(true) => Some(
@@ -222,19 +275,27 @@ fn boundary(pair: &Pair<'_, '_>, id: &str, end: u32, counts: [usize; 2]) -> Opti
 
 /// One side compacted. If the other gives the same logits behind that, it is not what it is taken for.
 fn one_sided(pair: &Pair<'_, '_>, id: &str, said: &str, counts: [usize; 2]) -> Note {
-    let first = |subject: &Subject<'_>| subject.events.iter().flatten().map(|event| event.absolute_position).min();
+    let first = |subject: &Subject<'_>| {
+        subject.events.iter().flatten().map(|event| event.absolute_position).min()
+    };
     let at = if counts[0] > 0 { first(pair.left) } else { first(pair.right) };
     let Some(report) = compared(pair) else {
         return Note::missing("steps", &pair.right.label);
     };
-    let sample = report.samples.iter().find(|sample| sample.sample_id == id).or(report.samples.first());
+    let sample =
+        report.samples.iter().find(|sample| sample.sample_id == id).or(report.samples.first());
     let behind = |position: u32| at.is_some_and(|at| position >= at);
     let differs = sample.is_some_and(|sample| {
-        sample.splits.logit.as_ref().is_some_and(|split| split.position >= at.unwrap_or(0)) || sample.dependent_from.is_some()
+        sample.splits.logit.as_ref().is_some_and(|split| split.position >= at.unwrap_or(0))
+            || sample.dependent_from.is_some()
     });
-    let rows = sample.map_or(0, |sample| sample.series.points.iter().filter(|point| behind(point.position)).count());
+    let rows = sample.map_or(0, |sample| {
+        sample.series.points.iter().filter(|point| behind(point.position)).count()
+    });
     if rows == 0 {
-        return Note::no_evidence(format!("{said}, and no row behind the compaction is on both sides"));
+        return Note::no_evidence(format!(
+            "{said}, and no row behind the compaction is on both sides"
+        ));
     }
     if differs {
         return Note::pass(format!("{said}: the sides differ behind the compaction"));
@@ -247,7 +308,9 @@ fn one_sided(pair: &Pair<'_, '_>, id: &str, said: &str, counts: [usize; 2]) -> N
 
 fn vacuous_controls() -> Vec<Control> {
     let policy = |subject: Subject<'static>, kind: &str| subject.with("policy.kind", kind, "flag");
-    let quiet = |label: &str, kind: &str| policy(traced(label, Kind::Replay, &dense(0..30), Vec::new()), kind);
+    let quiet = |label: &str, kind: &str| {
+        policy(traced(label, Kind::Replay, &dense(0..30), Vec::new()), kind)
+    };
     let tri = |changed: bool| {
         let (mut rows, events) = compressed(30, 12, 8);
         for row in rows.iter_mut().filter(|row| changed && row.position >= 12) {
@@ -258,9 +321,27 @@ fn vacuous_controls() -> Vec<Control> {
         policy(traced("tri", Kind::Replay, &rows, events), "triattention")
     };
     vec![
-        Control::planted("the compressing reference never reached its trigger", Evidence::pair(quiet("dense", "dense"), quiet("tri", "triattention")), Outcome::Flag, "neither side compressed"),
-        Control::planted("no difference behind a compaction of one side", Evidence::pair(quiet("dense", "dense"), tri(false)), Outcome::Flag, "behind N = 12 are equal"),
-        Control::clean("dense against compressed, which differs", Evidence::pair(quiet("dense", "dense"), tri(true)), "differ behind"),
-        Control::clean("both compress", Evidence::pair(tri(false), tri(false)), "both sides compressed"),
+        Control::planted(
+            "the compressing reference never reached its trigger",
+            Evidence::pair(quiet("dense", "dense"), quiet("tri", "triattention")),
+            Outcome::Flag,
+            "neither side compressed",
+        ),
+        Control::planted(
+            "no difference behind a compaction of one side",
+            Evidence::pair(quiet("dense", "dense"), tri(false)),
+            Outcome::Flag,
+            "behind N = 12 are equal",
+        ),
+        Control::clean(
+            "dense against compressed, which differs",
+            Evidence::pair(quiet("dense", "dense"), tri(true)),
+            "differ behind",
+        ),
+        Control::clean(
+            "both compress",
+            Evidence::pair(tri(false), tri(false)),
+            "both sides compressed",
+        ),
     ]
 }
