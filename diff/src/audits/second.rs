@@ -1,9 +1,13 @@
 //! Audits 25 to 63, and one of cached outputs.
 
 mod accounting;
+mod firsts;
 mod made;
 mod rows;
 mod schedule;
+mod sensitive;
+mod text;
+mod window;
 
 use super::Audit;
 
@@ -16,4 +20,14 @@ pub(super) const AUDITS: &[&Audit] = &[
     &schedule::PROMPT_COUNTED,
     &schedule::CANCELLING,
     &schedule::VACUOUS,
+    &window::CHUNKS,
+    &window::IN_PREFILL,
+    &window::WINDOW,
+    &firsts::ORDER,
+    &firsts::TIE,
+    &firsts::DEPENDENT,
+    &text::CHARACTERS,
+    &text::PRINTED,
+    &text::SAME_ANSWER,
+    &sensitive::SENSITIVE,
 ];
