@@ -195,11 +195,11 @@ impl KeepDump {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Budget 8, divide 4, window 2, prompt 3, two heads, no profile: the index reads one high.
-    pub(in crate::trtmc) fn example() -> KeepDump {
+    pub(crate) fn example() -> KeepDump {
         let old: Vec<u32> = (0..12).collect();
         let keep = vec![vec![0, 1, 2, 4, 7, 8, 10, 11], vec![0, 1, 2, 3, 6, 9, 10, 11]];
         KeepDump {

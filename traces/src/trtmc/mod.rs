@@ -14,5 +14,7 @@ pub use export_dump::{DumpExport, export_dump};
 pub use export_trace::{TraceExport, export_trace};
 pub use import_dump::{DumpImport, import_dump};
 pub use import_trace::import_trace;
+#[cfg(test)]
+pub(crate) use keep::tests::example as example_dump;
 pub use keep::{KeepDump, Profile};
 pub use ordinal::{Ordinal, true_ordinal};

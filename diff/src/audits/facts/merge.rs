@@ -46,6 +46,7 @@ impl<'a> Subject<'a> {
             self.dumps.get_or_insert_default().extend(more);
         }
         fill!(self, other, identity, parent, trace, events, lines, reference);
+        fill!(self, other, kept_prefix, believed, rates);
         self.checks.extend(other.checks);
         self.claims.extend(other.claims);
         self.remarks.extend(other.remarks);
@@ -101,6 +102,7 @@ fn join(own: &mut Sample, more: Sample) {
     fill!(own, more, prompt_ids_sha256, prompt_tokens, thinking, base_seed, seed_index, sampler);
     fill!(own, more, effective_seed, gold, pred, pred_rule, text, generated_ids, finish);
     fill!(own, more, generated_tokens, prefill_seconds, decode_seconds, wall_seconds);
+    fill!(own, more, field_answer, correct, model, recorded_at);
 }
 
 #[cfg(test)]

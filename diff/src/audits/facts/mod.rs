@@ -14,8 +14,8 @@ use super::Note;
 
 pub use sample::Sample;
 pub use subject::{
-    Artifact, Claim, ClaimScope, Dump, Engine, History, Kind, Lines, Made, Reference, State,
-    Subject, Trace,
+    Artifact, Believed, Claim, ClaimScope, Dump, Engine, Gathered, History, Kind, Lines, Made,
+    Rate, Reference, State, Subject, Trace,
 };
 
 /// Everything that one audit run looks at.

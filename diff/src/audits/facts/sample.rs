@@ -39,6 +39,14 @@ pub struct Sample {
     pub pred: Option<String>,
     /// Rule that extracted it.
     pub pred_rule: Option<String>,
+    /// What stands in the field `answer` of a row that has no prediction.
+    pub field_answer: Option<String>,
+    /// The file calls the prediction right.
+    pub correct: Option<bool>,
+    /// Name or hash of the model that the row says answered.
+    pub model: Option<String>,
+    /// Time stamp of the row, in the writer's unit.
+    pub recorded_at: Option<f64>,
     /// Completion as text.
     pub text: Option<String>,
     /// Generated ids, a final end-of-sequence id included.

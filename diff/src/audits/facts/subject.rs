@@ -192,6 +192,43 @@ pub struct Dump {
     pub files_missing: Vec<String>,
     /// Profiling was on when it was written.
     pub profiled: Option<bool>,
+    /// The rows after held against the kept rows before, where the caches were dumped.
+    pub gathered: Option<Gathered>,
+}
+
+/// Result of holding dumped caches against their keep-set, bit for bit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// Layers with a cache before and after, K and V counted apart.
+    pub layers: u64,
+    /// KV heads of each.
+    pub heads: u64,
+    /// Rows (of single heads) compared.
+    pub rows: u64,
+    /// Layers that differ: `k 3` or `v 12`, with the rows that differ.
+    pub different: Vec<(String, u64)>,
+    /// Query heads that share one dumped head.
+    pub group: Option<u64>,
+}
+
+/// What a replay believed about its place at one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Believed {
+    /// Position of the fed token, as the replayed trace has it.
+    pub position: u32,
+    /// Position that the replay's own cache policy counted before the row.
+    pub absolute_position: u32,
+}
+
+/// A rate that a file states.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rate {
+    /// `wall` or `decode`: which time it is divided by.
+    pub metric: String,
+    /// Tokens per second.
+    pub tokens_per_sec: f64,
+    /// A total over the subject's samples; otherwise the rate of single rows.
+    pub total: bool,
 }
 
 /// How far a claim reaches. Empty lists and `None` mean: everything.
@@ -224,6 +261,10 @@ pub struct Claim {
     pub scope: ClaimScope,
     /// Withdrawn.
     pub retracted: bool,
+    /// Why a claims ledger calls it unsupported, one line each.
+    pub unsupported: Vec<String>,
+    /// Where a claims ledger finds it wider than its evidence, one line each.
+    pub wider: Vec<String>,
 }
 
 /// Commits of the code under test.
@@ -279,6 +320,12 @@ pub struct Subject<'a> {
     pub events: Option<Vec<EventRow>>,
     /// Dumped compactions.
     pub dumps: Option<Vec<Dump>>,
+    /// Prompt rows that each compaction kept, by the position of the next token.
+    pub kept_prefix: Option<BTreeMap<u32, u32>>,
+    /// Where a replay believed to be, row by row.
+    pub believed: Option<Vec<Believed>>,
+    /// Rates as stated.
+    pub rates: Option<Vec<Rate>>,
     /// Answers of checks about it.
     pub checks: Vec<CheckReport>,
     /// Log lines.
