@@ -3,6 +3,7 @@
 pub mod conformance;
 pub mod error;
 pub mod forward;
+pub mod sampler;
 pub mod selector;
 
 pub use error::ReplayError;

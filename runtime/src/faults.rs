@@ -1,7 +1,7 @@
 //! Faults of the engine that can be planted on purpose (`--plant`). All of them are here: what a fault changes is a value that the
 //! normal code takes as an argument.
 //!
-//! The selector plants its own (`select`), the replay harness too; those causes pass through here untouched or are refused.
+//! The selector (`select`) and the sampler (`sample`) plant their own, the replay harness too; those causes pass through here untouched or are refused.
 
 use lockstep_traces::{Cause, PolicyKind};
 
@@ -69,12 +69,14 @@ pub fn plant(
         | Cause::LayerMax
         | Cause::TieOrder
         | Cause::WindowRowLost => {}
+        cause if cause.is_sampler() => {}
         Cause::PromptFedTwice
         | Cause::TraceShifted
         | Cause::LastPromptRowFedAgain
         | Cause::ReferenceDtype => {
             return Err(cannot("it is a fault of the replay, not of a run"));
         }
+        _ => return Err(cannot("no part of the engine has it")),
     }
     Ok(faults)
 }

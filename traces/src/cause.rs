@@ -46,11 +46,33 @@ pub enum Cause {
     LastPromptRowFedAgain,
     /// The reference computes in another dtype than it claims.
     ReferenceDtype,
+    /// A sample's index is added to the base seed twice.
+    SeedIndexTwice,
+    /// Every sample draws from the base seed; its index is not added.
+    OneSeedForAll,
+    /// The exponential race runs over the kept slice and not over the whole vocabulary.
+    RaceOverSlice,
+    /// The random stream does not advance: every draw uses the first numbers.
+    RngFrozen,
+    /// A new generator for every draw, seeded with seed + number of the draw.
+    RngReseeded,
+    /// One draw is thrown away before the first one used.
+    DrawDiscarded,
+    /// One draw is thrown away after every draw used.
+    DrawDiscardedEachStep,
+    /// Filters see the probabilities before the temperature.
+    TemperatureAfterFilters,
+    /// top-p is measured over the whole vocabulary and not over the survivors of top-k.
+    TopPBeforeTopK,
+    /// min-p is applied to raw logits and not to probabilities.
+    MinPOnLogits,
+    /// Ids tied at rank k are kept where the rule drops them, or dropped where it keeps them.
+    TopKTies,
 }
 
 impl Cause {
-    /// Every cause, engine faults first, in the order in which `--plant list` prints them.
-    pub const ALL: [Self; 18] = [
+    /// Every cause, engine faults first, then the replay's and the sampler's, in the order in which `--plant list` prints them.
+    pub const ALL: [Self; 29] = [
         Self::RotaryBase,
         Self::QkNormSkipped,
         Self::NormEpsilon,
@@ -69,6 +91,17 @@ impl Cause {
         Self::TraceShifted,
         Self::LastPromptRowFedAgain,
         Self::ReferenceDtype,
+        Self::SeedIndexTwice,
+        Self::OneSeedForAll,
+        Self::RaceOverSlice,
+        Self::RngFrozen,
+        Self::RngReseeded,
+        Self::DrawDiscarded,
+        Self::DrawDiscardedEachStep,
+        Self::TemperatureAfterFilters,
+        Self::TopPBeforeTopK,
+        Self::MinPOnLogits,
+        Self::TopKTies,
     ];
 
     /// Stable identifier, as in `--plant` and in JSON.
@@ -93,6 +126,17 @@ impl Cause {
             Self::TraceShifted => "trace-shifted",
             Self::LastPromptRowFedAgain => "last-prompt-row-fed-again",
             Self::ReferenceDtype => "reference-dtype",
+            Self::SeedIndexTwice => "seed-index-twice",
+            Self::OneSeedForAll => "one-seed-for-all",
+            Self::RaceOverSlice => "race-over-slice",
+            Self::RngFrozen => "rng-frozen",
+            Self::RngReseeded => "rng-reseeded",
+            Self::DrawDiscarded => "draw-discarded",
+            Self::DrawDiscardedEachStep => "draw-discarded-each-step",
+            Self::TemperatureAfterFilters => "temperature-after-filters",
+            Self::TopPBeforeTopK => "top-p-before-top-k",
+            Self::MinPOnLogits => "min-p-on-logits",
+            Self::TopKTies => "top-k-ties",
         }
     }
 
@@ -120,6 +164,17 @@ impl Cause {
             Self::TraceShifted => "the replay reads the trace shifted by one row",
             Self::LastPromptRowFedAgain => "the replay fed the last prompt row again",
             Self::ReferenceDtype => "the reference computes in another dtype than it claims",
+            Self::SeedIndexTwice => "the sample's index is added to the seed twice",
+            Self::OneSeedForAll => "every sample uses the base seed; the index is not added",
+            Self::RaceOverSlice => "the exponential race runs over the kept slice, not over the vocabulary",
+            Self::RngFrozen => "the random stream does not advance (offset frozen, or seeded anew with the same seed)",
+            Self::RngReseeded => "a new generator for every draw, seeded with seed + step",
+            Self::DrawDiscarded => "one draw is thrown away before the first one used",
+            Self::DrawDiscardedEachStep => "one draw is thrown away after every draw used",
+            Self::TemperatureAfterFilters => "filters see the probabilities before the temperature",
+            Self::TopPBeforeTopK => "top-p is measured over the whole vocabulary, not over the survivors of top-k",
+            Self::MinPOnLogits => "min-p is applied to raw logits, not to probabilities",
+            Self::TopKTies => "ids tied at rank k are kept or dropped against the rule",
         }
     }
 
@@ -132,6 +187,15 @@ impl Cause {
                 | Self::TraceShifted
                 | Self::LastPromptRowFedAgain
                 | Self::ReferenceDtype
+        )
+    }
+
+    /// True where the mistake sits in the sampler: in its filters, its draw or its seeds.
+    #[must_use]
+    pub const fn is_sampler(self) -> bool {
+        matches!(
+            self,
+Self::SeedIndexTwice | Self::OneSeedForAll | Self::RaceOverSlice | Self::RngFrozen | Self::RngReseeded | Self::DrawDiscarded | Self::DrawDiscardedEachStep | Self::TemperatureAfterFilters | Self::TopPBeforeTopK | Self::MinPOnLogits | Self::TopKTies
         )
     }
 

@@ -131,8 +131,10 @@ pub struct SamplingSpec {
     pub min_p: Option<f32>,
     /// Base seed; `None` or negative: unseeded.
     pub seed: Option<i64>,
-    /// `argmax`, `xorshift`, `torch-cuda`: which draw.
+    /// `argmax`, `xorshift`, `torch-cuda`, `torch-cuda-slice`, `torch-cpu`, `gumbel`: which draw.
     pub sampler: Option<String>,
+    /// `native`, `hf`: whose filters.
+    pub filters: Option<String>,
     /// Streaming multiprocessors of the device whose draws `torch-cuda` reproduces.
     pub sm_count: Option<u32>,
 }

@@ -52,7 +52,8 @@ impl Engine {
         }
         options.stop.check(self.tokenizer())?;
         let policy = self.policy(options)?;
-        let sampler = Sampler::resolve(&options.sampling, self.hyper().vocab_size)?;
+        let sampler = Sampler::resolve(&options.sampling, self.hyper().vocab_size)?
+            .planted(options.plant)?;
         let mut arithmetic = Arithmetic::of(self.hyper(), self.dtype);
         let faults = plant(options.plant, self.hyper(), policy.kind(), &mut arithmetic)?;
         let device = self.device(options, &arithmetic, &sampler, sink.top_k())?;
@@ -98,6 +99,9 @@ impl Engine {
         Ok(match &self.model {
             Loaded::Cpu(model) => Device::Cpu(model),
             Loaded::Cuda(model) => {
+                if let Some(what) = sampler.host_only() {
+                    return Err(RuntimeError::Option { name: "sampler", what });
+                }
                 let session = model.model.session(&SessionSetup {
                     arithmetic,
                     cache_dtype: self.cache_dtype,
@@ -221,10 +225,12 @@ impl<'a> Runner<'a> {
             dtype: self.engine.cache_dtype,
             capacity: self.policy.max_rows().unwrap_or(most).min(most),
         };
-        let effective_seed = self.sampler.effective_seed(request.seed_index.unwrap_or(0));
+        let index = request.seed_index.unwrap_or(0);
+        let (effective_seed, stream_seed) =
+            (self.sampler.effective_seed(index), self.sampler.stream_seed(index));
         let slot = self.free_slots.pop().unwrap_or_default();
         if let Device::Cuda(run) = &mut self.device {
-            run.session.start(slot, effective_seed)?;
+            run.session.start(slot, stream_seed)?;
         }
         let expected = self.policy.expected_rows(request.prompt_ids.len());
         Ok(Sequence {
@@ -232,7 +238,7 @@ impl<'a> Runner<'a> {
             slot,
             state: self.policy.start(request.prompt_ids.len(), &request.sample_id),
             cache: self.device.cache(shape, expected)?,
-            sampler: self.sampler.start(effective_seed),
+            sampler: self.sampler.start(stream_seed),
             base_seed: self.sampler.settings().base_seed,
             effective_seed,
             teacher,

@@ -1,4 +1,4 @@
-//! Temperature, top-k, top-p, min-p, in this order, on one row of logits.
+//! Temperature, top-k, top-p, min-p, in this order, on one row of logits: the rules named `native`. Those of transformers are beside this file.
 //!
 //! Logits are ranked descending, lower id first on equal logits, so that exactly `k` ids survive top-k (transformers
 //! keeps every id tied at rank `k`). Probabilities are `exp((l - l_max) / temperature)` in f32, normalised over the `k` survivors in that order.
@@ -41,28 +41,51 @@ pub struct Survivors {
     pub probabilities: Vec<f32>,
     /// How near the cuts were.
     pub margins: FilterMargins,
-    order: Vec<u64>,
+    pub(super) order: Vec<u64>,
+    /// Scores by id, where a rule divides by the temperature before it ranks.
+    pub(super) scores: Vec<f32>,
+}
+
+impl Survivors {
+    /// Keeps the `kept` most probable and normalises what is left, where that cuts.
+    pub(super) fn cut(&mut self, kept: usize) {
+        if kept < self.ids.len() {
+            self.ids.truncate(kept);
+            self.probabilities.truncate(kept);
+            let sum: f32 = self.probabilities.iter().sum();
+            for probability in &mut self.probabilities {
+                *probability /= sum;
+            }
+        }
+    }
+}
+
+/// What becomes of ids that tie with the one at rank k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ties {
+    /// Exactly k survive, lower ids first.
+    Drop,
+    /// All of them survive.
+    Keep,
 }
 
 impl Filters {
     /// Filters `logits`, which hold neither NaN nor +inf and at least one finite value, into `out`.
     pub fn apply(&self, logits: &[f32], out: &mut Survivors) {
-        self.rank(logits, out);
+        self.apply_with(logits, Ties::Drop, out);
+    }
+
+    /// The same with another rule for ties at rank k.
+    pub(super) fn apply_with(&self, logits: &[f32], ties: Ties, out: &mut Survivors) {
+        self.rank(logits, ties, out);
         self.soften(logits, out);
         let min_p = self.min_p_prefix(out);
         let top_p = self.top_p_prefix(out);
-        let kept = min_p.min(top_p);
-        if kept < out.ids.len() {
-            out.ids.truncate(kept);
-            out.probabilities.truncate(kept);
-            let sum: f32 = out.probabilities.iter().sum();
-            for probability in &mut out.probabilities {
-                *probability /= sum;
-            }
-        }
+        out.cut(min_p.min(top_p));
     }
 
-    fn rank(&self, logits: &[f32], out: &mut Survivors) {
+    /// Ids of the `top_k` largest of `logits` by rank, and how near the cut was, in units of `logits` over the temperature.
+    pub(super) fn rank(&self, logits: &[f32], ties: Ties, out: &mut Survivors) {
         let k = self.top_k.clamp(1, logits.len().max(1));
         out.order.clear();
         out.order.extend(logits.iter().zip(0_u64..).map(|(&logit, id)| rank_key(logit) << 32 | id));
@@ -73,7 +96,11 @@ impl Filters {
             let cut = logit_of(logits, cut);
             let gap = logit_of(logits, last) - cut;
             out.margins.top_k = (cut > f32::NEG_INFINITY).then_some(gap / self.temperature);
-            out.order.truncate(k);
+            let at_k = last >> 32;
+            match ties {
+                Ties::Drop => out.order.truncate(k),
+                Ties::Keep => out.order.retain(|key| key >> 32 <= at_k),
+            }
         }
         out.order.sort_unstable();
         let possible = out.order.partition_point(|&key| logit_of(logits, key) > f32::NEG_INFINITY);
@@ -82,7 +109,8 @@ impl Filters {
         out.ids.extend(out.order.iter().map(|&key| super::philox::low(key)));
     }
 
-    fn soften(&self, logits: &[f32], out: &mut Survivors) {
+    /// Probabilities of the ids that are left.
+    pub(super) fn soften(&self, logits: &[f32], out: &mut Survivors) {
         let logit = |id: u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
         let largest = out.ids.first().map_or(0.0, |&id| logit(id));
         out.probabilities.clear();
@@ -94,7 +122,8 @@ impl Filters {
         }
     }
 
-    fn min_p_prefix(&self, out: &mut Survivors) -> usize {
+    /// How many of the most probable min-p keeps.
+    pub(super) fn min_p_prefix(&self, out: &mut Survivors) -> usize {
         let first = out.probabilities.first().copied().unwrap_or(1.0);
         if self.min_p <= 0.0 {
             return out.ids.len();
@@ -107,7 +136,8 @@ impl Filters {
         kept
     }
 
-    fn top_p_prefix(&self, out: &mut Survivors) -> usize {
+    /// How many of the most probable top-p keeps.
+    pub(super) fn top_p_prefix(&self, out: &mut Survivors) -> usize {
         if self.top_p >= TOP_P_OFF {
             return out.ids.len();
         }

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_traces::{SamplingSpec, Setting};
+use lockstep_traces::{Cause, SamplingSpec, Setting};
 
 use super::error::SampleError;
+use super::fault::Faults;
 use super::filter::{FilterMargins, Survivors};
-use super::race::Race;
-use super::settings::{DrawKind, Settings, UNSEEDED};
+use super::race::{Race, Winner};
+use super::settings::{DrawKind, FilterRules, HostDraw, Settings, UNSEEDED};
+use super::{gumbel, torch_cpu};
+use crate::select::NoiseGenerator;
 
 /// Draws tokens from rows of logits.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +18,7 @@ pub struct Sampler {
     settings: Settings,
     vocab: usize,
     race: Race,
+    faults: Faults,
 }
 
 /// The random stream of one request.
@@ -24,8 +28,12 @@ pub struct SamplerState {
     draws: u64,
     /// Offset of the Philox stream, in 32-bit numbers.
     offset: u64,
+    /// What the other generators have passed: 32-bit numbers (`torch-cpu`), steps (xorshift), draws (gumbel).
+    passed: u64,
     /// State of the xorshift stream.
     word: u64,
+    /// The generator of `torch-cpu`.
+    mersenne: Option<NoiseGenerator>,
     survivors: Survivors,
 }
 
@@ -58,13 +66,14 @@ pub struct Draw {
     pub token: u32,
     /// The random number that decided: of the running sum, or of the winner of the race. `None` for argmax.
     pub uniform: Option<f32>,
-    /// Counter of the random stream before the draw: Philox offset, or draws made (xorshift). `None` for argmax.
+    /// Counter of the random stream before the draw: Philox offset, 32-bit numbers taken (`torch-cpu`), or draws made (xorshift, gumbel).
+    /// `None` for argmax.
     pub rng_offset: Option<u64>,
     /// Probability of the token among the survivors; 1 for argmax.
     pub probability: f32,
     /// Distance to the nearest other outcome among the survivors: gap of the two largest logits (argmax), distance of the
     /// uniform number from the nearer end of the token's interval (xorshift), ln of the winner's quotient over the
-    /// second's (race). Infinite where there is no other outcome.
+    /// second's (races, gumbel). Infinite where there is no other outcome.
     pub margin: f32,
     /// How near the filters' cuts were; empty for argmax, which does not filter.
     pub filter_margins: FilterMargins,
@@ -78,7 +87,36 @@ impl Sampler {
     pub fn resolve(spec: &SamplingSpec, vocab: usize) -> Result<Self, SampleError> {
         let settings = Settings::resolve(spec, vocab)?;
         let race = Race::new(vocab, settings.sm_count);
-        Ok(Self { settings, vocab, race })
+        Ok(Self { settings, vocab, race, faults: Faults::default() })
+    }
+
+    /// The same with a fault planted; faults of other parts change nothing here.
+    ///
+    /// # Errors
+    /// [`SampleError::Option`] for a fault that cannot show under these settings.
+    pub fn planted(self, plant: Option<Cause>) -> Result<Self, SampleError> {
+        let faults = Faults::new(plant, &self.settings, self.vocab)?;
+        Ok(Self { faults, ..self })
+    }
+
+    /// Why a device cannot draw as asked, in one line; `None` where it can.
+    #[must_use]
+    pub fn host_only(&self) -> Option<String> {
+        let remedy = "use --device cpu";
+        if let Some(host) = self.settings.host {
+            let name = host.name();
+            return Some(format!(
+                "`{name}` is drawn on the host only; {remedy}, or argmax, xorshift or torch-cuda"
+            ));
+        }
+        if self.settings.rules != FilterRules::Native && !self.is_greedy() {
+            let name = self.settings.rules.name();
+            return Some(format!(
+                "filters of `{name}` run on the host only; {remedy}, or --filters native"
+            ));
+        }
+        let fault = self.faults.on_host()?.slug();
+        Some(format!("`{fault}` is planted in the host's sampler only; {remedy}"))
     }
 
     /// Settings in force.
@@ -115,18 +153,45 @@ impl Sampler {
         self.settings.base_seed.map(|base| base.wrapping_add(seed_index))
     }
 
+    /// The seed that the stream of a request really gets: the effective one, unless a fault is planted there.
+    #[must_use]
+    pub fn stream_seed(&self, seed_index: u64) -> Option<u64> {
+        let added = if self.faults.is(Cause::SeedIndexTwice) {
+            seed_index.wrapping_mul(2)
+        } else if self.faults.is(Cause::OneSeedForAll) {
+            0
+        } else {
+            seed_index
+        };
+        self.effective_seed(added)
+    }
+
     /// Begins a request. Without a seed the stream of seed 42 is used, as the native runtime does. xorshift cannot
-    /// leave 0 and starts from 1 there; the race takes 0 as it is, as PyTorch does.
+    /// leave 0 and starts from 1 there; the others take 0 as it is, as PyTorch does.
     #[must_use]
     pub fn start(&self, effective_seed: Option<u64>) -> SamplerState {
         let seed = effective_seed.unwrap_or(UNSEEDED);
-        SamplerState {
+        let mut state = SamplerState {
             seed,
             draws: 0,
             offset: 0,
-            word: seed.max(1),
+            passed: 0,
+            word: 0,
+            mersenne: None,
             survivors: Survivors::default(),
-        }
+        };
+        self.seed(&mut state, seed);
+        state
+    }
+
+    /// Sets the generators of a stream to the beginning of a seed.
+    fn seed(&self, state: &mut SamplerState, seed: u64) {
+        state.seed = seed;
+        state.offset = 0;
+        state.passed = 0;
+        state.word = seed.max(1);
+        let torch_cpu = self.settings.host == Some(HostDraw::TorchCpu);
+        state.mersenne = torch_cpu.then(|| torch_cpu::generator(seed));
     }
 
     /// Draws from `logits`, `[vocab]`, raw.
@@ -136,13 +201,85 @@ impl Sampler {
     /// [`SampleError::Length`] for another length. The state does not move then.
     pub fn draw(&self, state: &mut SamplerState, logits: &[f32]) -> Result<Draw, SampleError> {
         let best = self.check(state.draws, logits)?;
-        let draw = match self.settings.kind {
-            DrawKind::Argmax => Ok(argmax(logits, best)),
-            DrawKind::Xorshift => self.running_sum(state, logits),
-            DrawKind::TorchCuda => self.race_once(state, logits),
-        }?;
+        if self.is_greedy() {
+            state.draws += 1;
+            return Ok(argmax(logits, best));
+        }
+        let (filters, rules) = (&self.settings.filters, self.settings.rules);
+        self.faults.filter(filters, rules, logits, &mut state.survivors);
+        let seed = state.seed;
+        if self.faults.is(Cause::RngFrozen) {
+            self.seed(state, seed);
+        } else if self.faults.is(Cause::RngReseeded) {
+            self.seed(state, seed.wrapping_add(state.draws));
+        } else if self.faults.is(Cause::DrawDiscarded) && state.draws == 0 {
+            self.skip(state);
+        }
+        let draw = self.choose(state)?;
+        if self.faults.is(Cause::DrawDiscardedEachStep) {
+            self.skip(state);
+        }
+        state.seed = seed;
         state.draws += 1;
         Ok(draw)
+    }
+
+    /// The race over the survivors alone, where that is what is drawn.
+    fn slice(&self, state: &SamplerState) -> Option<Race> {
+        let slice = self.settings.host == Some(HostDraw::TorchCudaSlice)
+            || self.faults.is(Cause::RaceOverSlice);
+        slice.then(|| Race::new(state.survivors.ids.len(), self.settings.sm_count))
+    }
+
+    /// Draws among the survivors and moves the stream on.
+    fn choose(&self, state: &mut SamplerState) -> Result<Draw, SampleError> {
+        let nothing = SampleError::NothingLeft { draw: state.draws };
+        let (offset, passed) = (state.offset, state.passed);
+        if self.settings.kind == DrawKind::Xorshift {
+            return Self::running_sum(state);
+        }
+        let (ids, masses) = (&state.survivors.ids, &state.survivors.probabilities);
+        let (winner, counter): (Option<Winner>, u64) = match (self.settings.host, self.slice(state)) {
+            (_, Some(race)) => {
+                let places: Vec<u32> = (0..).take(ids.len()).collect();
+                state.offset += race.increment();
+                (race.run(state.seed, offset, &places, masses), offset)
+            }
+            (Some(HostDraw::TorchCpu), _) => {
+                state.passed += torch_cpu::WORDS * self.vocab as u64;
+                let numbers = state.mersenne.as_mut();
+                let run = |numbers| torch_cpu::run(numbers, self.vocab, ids, masses);
+                (numbers.and_then(run), passed)
+            }
+            (Some(HostDraw::Gumbel), _) => {
+                state.passed += 1;
+                (gumbel::run(state.seed, passed, ids, masses), passed)
+            }
+            (None | Some(HostDraw::TorchCudaSlice), None) => {
+                state.offset += self.race.increment();
+                (self.race.run(state.seed, offset, ids, masses), offset)
+            }
+        };
+        let winner = winner.ok_or(nothing)?;
+        Ok(drawn(&state.survivors, winner.place, winner.uniform, counter, winner.margin))
+    }
+
+    /// Passes over one draw.
+    fn skip(&self, state: &mut SamplerState) {
+        match (self.settings.kind, self.settings.host) {
+            (DrawKind::Xorshift, _) => {
+                xorshift(&mut state.word);
+                state.passed += 1;
+            }
+            (_, Some(HostDraw::Gumbel)) => state.passed += 1,
+            (_, Some(HostDraw::TorchCpu)) => {
+                if let Some(generator) = &mut state.mersenne {
+                    torch_cpu::skip(generator, self.vocab);
+                }
+                state.passed += torch_cpu::WORDS * self.vocab as u64;
+            }
+            _ => state.offset += self.slice(state).unwrap_or(self.race).increment(),
+        }
     }
 
     /// Place of the largest logit, lowest on ties.
@@ -165,9 +302,9 @@ impl Sampler {
         Ok(best.0)
     }
 
-    fn running_sum(&self, state: &mut SamplerState, logits: &[f32]) -> Result<Draw, SampleError> {
-        self.settings.filters.apply(logits, &mut state.survivors);
-        let rng_offset = state.draws;
+    fn running_sum(state: &mut SamplerState) -> Result<Draw, SampleError> {
+        let rng_offset = state.passed;
+        state.passed += 1;
         let uniform = xorshift(&mut state.word);
         let kept = &state.survivors;
         let mut sum = 0.0_f32;
@@ -185,18 +322,6 @@ impl Sampler {
         let lower = if place == 0 { f32::INFINITY } else { uniform - below };
         let upper = if place + 1 == kept.ids.len() { f32::INFINITY } else { above - uniform };
         Ok(drawn(kept, place, uniform, rng_offset, lower.min(upper)))
-    }
-
-    fn race_once(&self, state: &mut SamplerState, logits: &[f32]) -> Result<Draw, SampleError> {
-        self.settings.filters.apply(logits, &mut state.survivors);
-        let kept = &state.survivors;
-        let winner = self
-            .race
-            .run(state.seed, state.offset, &kept.ids, &kept.probabilities)
-            .ok_or(SampleError::NothingLeft { draw: state.draws })?;
-        let draw = drawn(kept, winner.place, winner.uniform, state.offset, winner.margin);
-        state.offset += self.race.increment();
-        Ok(draw)
     }
 }
 
@@ -236,105 +361,4 @@ fn xorshift(word: &mut u64) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sampler(sampler: &str, spec: SamplingSpec, vocab: usize) -> Sampler {
-        let spec = SamplingSpec { sampler: Some(sampler.to_owned()), ..spec };
-        Sampler::resolve(&spec, vocab).unwrap()
-    }
-
-    fn stream(sampler: &Sampler, seed: Option<u64>, logits: &[f32], count: usize) -> Vec<u32> {
-        let mut state = sampler.start(seed);
-        (0..count).map(|_| sampler.draw(&mut state, logits).unwrap().token).collect()
-    }
-
-    fn two_tokens() -> Vec<f32> {
-        let mut logits = vec![f32::NEG_INFINITY; 100_000];
-        logits[279] = 0.545_416_1_f32.ln();
-        logits[419] = 0.454_583_85_f32.ln();
-        logits
-    }
-
-    #[test]
-    fn the_race_gives_the_native_runtimes_expected_stream() {
-        let sampler = sampler("torch-cuda", SamplingSpec::default(), 100_000);
-        let mut state = sampler.start(Some(1235));
-        let mut tokens = Vec::new();
-        for draw in 0..8 {
-            let drawn = sampler.draw(&mut state, &two_tokens()).unwrap();
-            assert_eq!(drawn.rng_offset, Some(4 * draw));
-            assert!(drawn.margin > 0.0);
-            tokens.push(drawn.token);
-        }
-        assert_eq!(tokens, [419, 279, 279, 419, 279, 279, 419, 419]);
-        let first = sampler.draw(&mut sampler.start(Some(1235)), &two_tokens()).unwrap();
-        assert!((first.probability - 0.454_583_85).abs() < 1e-6);
-    }
-
-    #[test]
-    fn argmax_takes_the_lowest_id_among_equals_and_no_random_number() {
-        let sampler = sampler("argmax", SamplingSpec::default(), 4);
-        let draw = sampler.draw(&mut sampler.start(None), &[1.0, 3.5, 3.5, 0.0]).unwrap();
-        assert_eq!((draw.token, draw.uniform, draw.rng_offset), (1, None, None));
-        assert_eq!(draw.margin.to_bits(), 0.0_f32.to_bits());
-        let clear = sampler.draw(&mut sampler.start(None), &[1.0, 3.5, 3.25, 0.0]).unwrap();
-        assert_eq!(clear.margin.to_bits(), 0.25_f32.to_bits());
-    }
-
-    #[test]
-    fn xorshift_follows_its_three_shifts() {
-        // From state 1: 1 ^ 1<<13 = 0x2001; ^ >>7 = 0x2041; ^ <<17 = 0x40822041.
-        let mut word = 1;
-        let uniform = xorshift(&mut word);
-        assert_eq!(word, 0x4082_2041);
-        assert!((f64::from(uniform) - f64::from(0x4082_2041_u32) / 4_294_967_296.0).abs() < 1e-7);
-        // 0.252: below a first interval of 0.5, above one of 0.25.
-        let sampler = sampler("xorshift", SamplingSpec::default(), 2);
-        assert_eq!(stream(&sampler, Some(1), &[0.0, 0.0], 1), [0]);
-        assert_eq!(stream(&sampler, Some(0), &[0.0, 0.0], 1), [0]);
-        let mut state = sampler.start(Some(1));
-        let draw = sampler.draw(&mut state, &[0.0, 1.5]).unwrap();
-        assert_eq!((draw.token, draw.rng_offset), (1, Some(0)));
-        let top = 1.0 / (1.0 + (-1.5_f32).exp());
-        assert!((draw.margin - (top - uniform)).abs() < 1e-6, "{}", draw.margin);
-    }
-
-    #[test]
-    fn an_unseeded_request_uses_the_stream_of_seed_42() {
-        let sampler = sampler("torch-cuda", SamplingSpec::default(), 64);
-        let logits: Vec<f32> = (0..64_u8).map(|id| f32::from(id % 7) * 0.25).collect();
-        assert_eq!(sampler.start(None).seed(), 42);
-        assert_eq!(stream(&sampler, None, &logits, 20), stream(&sampler, Some(42), &logits, 20));
-        assert_ne!(stream(&sampler, None, &logits, 20), stream(&sampler, Some(43), &logits, 20));
-        assert_eq!(sampler.effective_seed(3), None);
-    }
-
-    #[test]
-    fn the_effective_seed_is_base_plus_index() {
-        let seeded = SamplingSpec { seed: Some(1234), ..SamplingSpec::default() };
-        assert_eq!(sampler("torch-cuda", seeded, 8).effective_seed(1), Some(1235));
-    }
-
-    #[test]
-    fn rows_that_cannot_be_drawn_from_are_named_and_leave_the_state() {
-        for kind in ["argmax", "xorshift", "torch-cuda"] {
-            let sampler = sampler(
-                kind,
-                SamplingSpec { temperature: Some(1.0), ..SamplingSpec::default() },
-                3,
-            );
-            let mut state = sampler.start(Some(5));
-            sampler.draw(&mut state, &[0.0, 1.0, 2.0]).unwrap();
-            match sampler.draw(&mut state, &[0.0, f32::NAN, 1.0]) {
-                Err(SampleError::NotFinite { draw: 1, id: 1, .. }) => {}
-                other => panic!("{other:?}"),
-            }
-            let none = [f32::NEG_INFINITY; 3];
-            assert_eq!(sampler.draw(&mut state, &none), Err(SampleError::NothingLeft { draw: 1 }));
-            let short = SampleError::Length { draw: 1, found: 2, vocab: 3 };
-            assert_eq!(sampler.draw(&mut state, &[0.0, 1.0]), Err(short));
-            assert_eq!(state.draws(), 1);
-        }
-    }
-}
+mod tests;

@@ -15,7 +15,7 @@ const DEFAULT_SM_COUNT: u32 = 132;
 /// Seed of a request that samples without one.
 pub(super) const UNSEEDED: u64 = 42;
 
-/// How a token is drawn from the survivors.
+/// How a token is drawn from the survivors: the draws that every backend makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrawKind {
     /// Largest logit, lowest id on ties. No random number.
@@ -36,16 +36,73 @@ impl DrawKind {
             Self::TorchCuda => "torch-cuda",
         }
     }
+}
+
+/// Draws that are made on the host alone; a run on a device refuses them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostDraw {
+    /// The exponential race of PyTorch on CUDA over the kept slice: survivor `i` by rank takes the number of element `i` of a fill of as
+    /// many elements as survive.
+    TorchCudaSlice,
+    /// PyTorch on a CPU: exponential race over the whole vocabulary, MT19937.
+    TorchCpu,
+    /// The largest `ln p + g` with counter-based noise.
+    Gumbel,
+}
+
+impl HostDraw {
+    /// `torch-cuda-slice`, `torch-cpu`, `gumbel`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TorchCudaSlice => "torch-cuda-slice",
+            Self::TorchCpu => "torch-cpu",
+            Self::Gumbel => "gumbel",
+        }
+    }
+}
+
+/// Whose filters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FilterRules {
+    /// Exactly k ids survive top-k; top-p sums from the most probable on.
+    #[default]
+    Native,
+    /// transformers' logits processors: ties at rank k survive; top-p sums from the least probable on.
+    Hf,
+}
+
+impl FilterRules {
+    /// `native`, `hf`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Hf => "hf",
+        }
+    }
 
     fn parse(name: &str) -> Result<Self, SampleError> {
-        [Self::Argmax, Self::Xorshift, Self::TorchCuda]
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| SampleError::Option {
-                name: "sampler",
-                what: format!("`{name}` is unknown; use argmax, xorshift or torch-cuda"),
-            })
+        let found = [Self::Native, Self::Hf].into_iter().find(|rules| rules.name() == name);
+        found.ok_or_else(|| SampleError::Option {
+            name: "filters",
+            what: format!("`{name}` is unknown; use native or hf"),
+        })
     }
+}
+
+/// A draw by its name: the kind, and the host's own draw where it is one.
+fn draw_named(name: &str) -> Result<(DrawKind, Option<HostDraw>), SampleError> {
+    let every = [DrawKind::Argmax, DrawKind::Xorshift, DrawKind::TorchCuda];
+    let hosts = [HostDraw::TorchCudaSlice, HostDraw::TorchCpu, HostDraw::Gumbel];
+    let kind = every.into_iter().find(|kind| kind.name() == name).map(|kind| (kind, None));
+    let host = hosts.into_iter().find(|host| host.name() == name);
+    kind.or_else(|| host.map(|host| (DrawKind::TorchCuda, Some(host)))).ok_or_else(|| {
+        let what = format!(
+            "`{name}` is unknown; use argmax, xorshift, torch-cuda, torch-cuda-slice, torch-cpu or gumbel"
+        );
+        SampleError::Option { name: "sampler", what }
+    })
 }
 
 /// Effective sampling settings.
@@ -53,8 +110,12 @@ impl DrawKind {
 pub struct Settings {
     /// Filters in force; without effect under [`DrawKind::Argmax`].
     pub filters: Filters,
-    /// Draw in force.
+    /// Whose filters.
+    pub rules: FilterRules,
+    /// Draw in force, unless `host` is set.
     pub kind: DrawKind,
+    /// The host's own draw in force.
+    pub host: Option<HostDraw>,
     /// Base seed; `None` is unseeded.
     pub base_seed: Option<u64>,
     /// Multiprocessors of the device whose draws are reproduced.
@@ -64,7 +125,7 @@ pub struct Settings {
 
 impl Settings {
     /// Resolves `spec` for a vocabulary of `vocab` ids. What is not given: temperature 0, or 1 where another option asks for sampling;
-    /// no top-k, top-p, min-p; `torch-cuda` wherever a token is drawn at all; 132 multiprocessors.
+    /// no top-k, top-p, min-p; native filters; `torch-cuda` wherever a token is drawn at all; 132 multiprocessors.
     ///
     /// # Errors
     /// [`SampleError::Option`] for a value out of its range.
@@ -73,12 +134,13 @@ impl Settings {
             let what = format!("a vocabulary of {vocab} ids cannot be sampled from");
             return Err(SampleError::Option { name: "vocab", what });
         }
-        let asked = spec.sampler.as_deref().map(DrawKind::parse).transpose()?;
-        let temperature = temperature(spec, asked)?;
-        let kind = if temperature.0 < GREEDY_TEMPERATURE {
-            DrawKind::Argmax
+        let asked = spec.sampler.as_deref().map(draw_named).transpose()?;
+        let rules = spec.filters.as_deref().map(FilterRules::parse).transpose()?;
+        let temperature = temperature(spec, asked.map(|(kind, _)| kind))?;
+        let (kind, host) = if temperature.0 < GREEDY_TEMPERATURE {
+            (DrawKind::Argmax, None)
         } else {
-            asked.unwrap_or(DrawKind::TorchCuda)
+            asked.unwrap_or((DrawKind::TorchCuda, None))
         };
         let top_k = match spec.top_k {
             Some(k) if k > 0 => usize::try_from(k).unwrap_or(vocab).min(vocab),
@@ -93,7 +155,9 @@ impl Settings {
         }
         let base_seed = spec.seed.and_then(|seed| u64::try_from(seed).ok());
         let filters = Filters { temperature: temperature.0, top_k, top_p, min_p };
-        let mut settings = Self { filters, kind, base_seed, sm_count, config: BTreeMap::new() };
+        let rules = rules.unwrap_or_default();
+        let config = BTreeMap::new();
+        let mut settings = Self { filters, rules, kind, host, base_seed, sm_count, config };
         settings.describe(spec, temperature.1, asked);
         Ok(settings)
     }
@@ -104,10 +168,21 @@ impl Settings {
         &self.config
     }
 
-    fn describe(&mut self, spec: &SamplingSpec, temperature: &str, asked: Option<DrawKind>) {
+    /// `argmax`, `xorshift`, `torch-cuda`, `torch-cuda-slice`, `torch-cpu` or `gumbel`.
+    #[must_use]
+    pub fn draw_name(&self) -> &'static str {
+        self.host.map_or(self.kind.name(), HostDraw::name)
+    }
+
+    fn describe(
+        &mut self,
+        spec: &SamplingSpec,
+        temperature: &str,
+        asked: Option<(DrawKind, Option<HostDraw>)>,
+    ) {
         let given = |given: bool| if given { "flag" } else { "default" };
         let kind_source = match asked {
-            Some(asked) if asked == self.kind => "flag",
+            Some(asked) if asked == (self.kind, self.host) => "flag",
             Some(_) => "temperature below 1e-6",
             None => "default",
         };
@@ -117,9 +192,11 @@ impl Settings {
         self.set("top_k", Value::from(top_k), given(spec.top_k.is_some()));
         self.set("top_p", number(top_p), given(spec.top_p.is_some()));
         self.set("min_p", number(min_p), given(spec.min_p.is_some()));
-        self.set("sampler", Value::from(self.kind.name()), kind_source);
+        self.set("filters", Value::from(self.rules.name()), given(spec.filters.is_some()));
+        self.set("sampler", Value::from(self.draw_name()), kind_source);
         self.set("seed", seed, given(spec.seed.is_some()));
-        if self.kind == DrawKind::TorchCuda {
+        let races = matches!(self.host, None | Some(HostDraw::TorchCudaSlice));
+        if self.kind == DrawKind::TorchCuda && races {
             self.set("sm_count", Value::from(self.sm_count), given(spec.sm_count.is_some()));
         }
         if self.kind != DrawKind::Argmax && self.base_seed.is_none() {
@@ -234,5 +311,29 @@ mod tests {
         assert_eq!(refused(SamplingSpec { min_p: Some(f32::NAN), ..base() }), "min_p");
         assert_eq!(refused(SamplingSpec { sm_count: Some(0), ..base() }), "sm_count");
         assert_eq!(refused(SamplingSpec { sampler: Some("mt19937".into()), ..base() }), "sampler");
+        assert_eq!(refused(SamplingSpec { filters: Some("vllm".into()), ..base() }), "filters");
+    }
+
+    #[test]
+    fn the_hosts_draws_and_filters_are_recorded_by_name() {
+        for name in ["torch-cuda-slice", "torch-cpu", "gumbel"] {
+            let settings = resolve(SamplingSpec {
+                sampler: Some(name.to_owned()),
+                filters: Some("hf".to_owned()),
+                ..SamplingSpec::default()
+            });
+            assert_eq!(settings.draw_name(), name);
+            assert_eq!(settings.config()["sampling.sampler"].value, name);
+            assert_eq!(settings.config()["sampling.sampler"].source, "flag");
+            assert_eq!(settings.config()["sampling.filters"].value, "hf");
+            let races = settings.config().contains_key("sampling.sm_count");
+            assert_eq!(races, name == "torch-cuda-slice");
+        }
+        let cold = SamplingSpec {
+            temperature: Some(0.0),
+            sampler: Some("torch-cpu".to_owned()),
+            ..SamplingSpec::default()
+        };
+        assert_eq!((resolve(cold.clone()).kind, resolve(cold).host), (DrawKind::Argmax, None));
     }
 }

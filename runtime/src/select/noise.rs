@@ -49,7 +49,7 @@ impl NoiseGenerator {
     }
 
     /// Next 32 bits.
-    pub(super) fn bits(&mut self) -> u32 {
+    pub(crate) fn bits(&mut self) -> u32 {
         if self.next == STATE {
             self.refill();
         }
