@@ -7,6 +7,7 @@
 pub mod artifacts;
 pub mod cause;
 pub mod check;
+pub mod claims;
 pub mod config;
 pub mod dataset;
 pub mod dtype;
@@ -14,6 +15,7 @@ pub mod dump;
 pub mod error;
 pub mod foreign;
 pub mod hash;
+pub mod logprobs;
 pub mod manifest;
 pub mod plan;
 pub mod responses;
@@ -22,6 +24,7 @@ pub mod sink;
 pub mod spec;
 pub mod stats;
 pub mod store;
+pub mod tokens;
 pub mod trtmc;
 
 pub use cause::Cause;
