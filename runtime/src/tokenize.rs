@@ -65,6 +65,8 @@ impl Tokenizer {
     #[must_use]
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
+    }
+
     /// Tokens of the vocabulary, added ones included.
     #[must_use]
     pub fn size(&self) -> usize {

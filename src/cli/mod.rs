@@ -2,8 +2,8 @@
 
 mod bench;
 mod check;
-mod evaluate;
 mod claim;
+mod evaluate;
 mod ops;
 mod run;
 mod tokens;
@@ -17,8 +17,8 @@ pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
 };
-pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
+pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,

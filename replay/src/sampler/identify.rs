@@ -292,8 +292,12 @@ pub fn identify(evidence: &Evidence, claimed: Option<Hypothesis>) -> Identificat
         screened.into_iter().partition(|(one, _)| one.departs(&base) <= 1);
     far.sort_by_key(|(one, missed)| (*missed, one.departs(&base)));
     far.truncate(MOST_SCORED);
-    let mut scored: Vec<Scored> =
-        near.into_iter().chain(far).par_bridge().map(|(one, _)| prepared.score(one, None)).collect();
+    let mut scored: Vec<Scored> = near
+        .into_iter()
+        .chain(far)
+        .par_bridge()
+        .map(|(one, _)| prepared.score(one, None))
+        .collect();
     scored.sort_by_key(|one| {
         (one.missed, usize::MAX - one.reproduced, one.hypothesis.departs(&base), one.hypothesis)
     });
@@ -335,9 +339,13 @@ fn hypotheses(
                     continue;
                 }
                 let keys = prepared.kept.keys();
-                all.extend(
-                    keys.map(|&(rules, variant)| Hypothesis { draw, pattern, seed, rules, variant }),
-                );
+                all.extend(keys.map(|&(rules, variant)| Hypothesis {
+                    draw,
+                    pattern,
+                    seed,
+                    rules,
+                    variant,
+                }));
             }
         }
     }

@@ -99,8 +99,7 @@ impl<'a> Source<'a> {
         };
         match self.draw {
             Draw::Race { multiprocessors, threads_each } => {
-                let geometry =
-                    Geometry::new(self.vocab as u64, multiprocessors, threads_each)?;
+                let geometry = Geometry::new(self.vocab as u64, multiprocessors, threads_each)?;
                 Some(ids.iter().map(|&id| fill(geometry, self.seed, u64::from(id))).collect())
             }
             Draw::Slice(_) => {

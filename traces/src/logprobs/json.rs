@@ -360,7 +360,8 @@ impl<'a> Reader<'a> {
             b't' => b'\t',
             b'u' => return self.unicode(out),
             other => {
-                return self.bad(format!("`\\{}` is no escape", char::from(other).escape_default()));
+                return self
+                    .bad(format!("`\\{}` is no escape", char::from(other).escape_default()));
             }
         };
         out.push(plain);
