@@ -1,13 +1,16 @@
 //! Arguments as they are typed. What they mean is resolved in `commands`.
 
+mod bench;
 mod check;
 mod ops;
 mod run;
+mod score;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use bench::{BenchArgs, BenchCommand};
 pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
@@ -16,6 +19,7 @@ pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
+pub(crate) use score::{GateReference, ScoreArgs};
 
 /// Finds out why one LLM runtime's output is not another's.
 #[derive(Debug, Parser)]
@@ -87,7 +91,7 @@ pub(crate) enum Command {
     Doctor,
     /// List the CUDA kernels with what each promises, or run them and show that it holds.
     Ops(OpsArgs),
-    /// Measure this build on this machine; prints ratios within one run.
+    /// Score answers, or measure this build on this machine.
     Bench(BenchArgs),
 }
 
@@ -169,31 +173,4 @@ pub(crate) struct InspectArgs {
     /// Positions to print, `100-120`.
     #[arg(long)]
     pub(crate) positions: Option<String>,
-}
-
-/// `bench`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
-    /// Measure Lockstep itself.
-    #[arg(long = "self", required = true)]
-    pub(crate) itself: bool,
-    /// Where to compute: `cuda` measures the GPU's figures (with --random), anything else the CPU's.
-    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
-    pub(crate) device: DeviceArg,
-    /// Shape of the random model on a GPU: qwen3-8b, qwen3-tiny.
-    #[arg(long, value_name = "SHAPE", default_value = "qwen3-8b")]
-    pub(crate) random: String,
-    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`; on a GPU `decode`, `long`, `batch`, `compaction`, `prefill`, `dump`,
-    /// `ledger`, `sampling`; all without it.
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
-    /// Megabytes of weights of the random Qwen3 model for `decode`.
-    #[arg(long, default_value_t = 500)]
-    pub(crate) model_mb: u64,
-    /// Megabytes of dumps for `gather`.
-    #[arg(long, default_value_t = 4000)]
-    pub(crate) dump_mb: u64,
-    /// Folder for the made data; a temporary one without it.
-    #[arg(long)]
-    pub(crate) scratch: Option<PathBuf>,
 }

@@ -1,15 +1,17 @@
-//! `bench --self`: this build on this machine. Every bar is a ratio of two figures of the same run.
+//! `bench`: answers scored, or this build measured on this machine. Every bar of `--self` is a ratio of two figures of the same run.
 
 mod device;
 mod model;
 mod parts;
+mod score;
+mod scoretext;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::cli::{BenchArgs, DeviceArg, Format};
+use crate::cli::{BenchArgs, BenchCommand, DeviceArg, Format};
 use crate::console;
 use crate::exit::{Status, usage};
 
@@ -59,6 +61,9 @@ const PARTS: [(&str, Part); 5] = [
 ];
 
 pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status> {
+    if let Some(BenchCommand::Score(args)) = &args.command {
+        return score::execute(args, format);
+    }
     if !args.itself {
         return Err(usage("bench measures Lockstep itself: give --self"));
     }

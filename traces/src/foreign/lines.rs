@@ -16,7 +16,7 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// What the file has besides its lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Oddities {
+pub(crate) struct Oddities {
     gzip: bool,
     bom: bool,
     crlf: bool,
@@ -27,7 +27,7 @@ pub(super) struct Oddities {
 
 impl Oddities {
     /// One line each.
-    pub(super) fn remarks(&self) -> Vec<String> {
+    pub(crate) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let mut say = |present: bool, text: String| {
             if present {
@@ -49,13 +49,13 @@ impl Oddities {
     }
 
     /// The file does not end as its writer ends it.
-    pub(super) fn cut(&self) -> bool {
+    pub(crate) fn cut(&self) -> bool {
         self.gzip_cut || self.nul_bytes > 0
     }
 }
 
 /// Reads a file line by line.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     path: PathBuf,
     reader: Box<dyn BufRead>,
     buffer: Vec<u8>,
@@ -70,7 +70,7 @@ impl Lines {
     ///
     /// # Errors
     /// [`TraceError::Io`].
-    pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::Io { path: path.to_owned(), source };
         let mut file = BufReader::with_capacity(BUFFER, File::open(path).map_err(io)?);
         let gzip = file.fill_buf().map_err(io)?.starts_with(&GZIP_MAGIC);
@@ -89,7 +89,7 @@ impl Lines {
     /// # Errors
     /// [`TraceError::Io`], [`TraceError::Malformed`] for damaged gzip, [`TraceError::Line`] for NUL bytes that are
     /// not at the end and for a line that is too long.
-    pub(super) fn next(&mut self) -> Result<Option<(usize, &[u8])>, TraceError> {
+    pub(crate) fn next(&mut self) -> Result<Option<(usize, &[u8])>, TraceError> {
         loop {
             if self.ended || !self.fill()? {
                 return Ok(None);
@@ -106,7 +106,7 @@ impl Lines {
     }
 
     /// What was met so far.
-    pub(super) fn oddities(&self) -> &Oddities {
+    pub(crate) fn oddities(&self) -> &Oddities {
         &self.odd
     }
 

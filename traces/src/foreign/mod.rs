@@ -4,7 +4,7 @@ mod assemble;
 mod dialect;
 #[cfg(test)]
 mod golden;
-mod lines;
+pub(crate) mod lines;
 mod load;
 mod number;
 mod order;
