@@ -7,6 +7,7 @@ mod evaluate;
 mod ops;
 mod run;
 mod tokens;
+mod score;
 
 use std::path::PathBuf;
 
@@ -24,6 +25,7 @@ pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
 pub(crate) use tokens::{CheckTokensArgs, DiffCommand, DiffLogprobsArgs, DiffTokensArgs, DiffVerb};
+pub(crate) use score::{GateReference, ScoreArgs};
 
 /// Finds out why one LLM runtime's output is not another's.
 #[derive(Debug, Parser)]
@@ -99,6 +101,7 @@ pub(crate) enum Command {
     /// List the CUDA kernels with what each promises, or run them and show that it holds.
     Ops(OpsArgs),
     /// Run a model over a dataset, merge shards of it, or measure this build on this machine.
+    /// Score answers, or measure this build on this machine.
     Bench(BenchArgs),
 }
 

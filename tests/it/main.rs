@@ -12,3 +12,4 @@ mod misuse;
 mod ops;
 mod readme;
 mod record;
+mod score;

@@ -5,6 +5,7 @@
 //! (see `ARCHITECTURE.md`).
 
 pub mod artifacts;
+pub mod answers;
 pub mod cause;
 pub mod check;
 pub mod claims;

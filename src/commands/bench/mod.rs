@@ -1,9 +1,11 @@
-//! `bench --self`: this build on this machine. Every bar is a ratio of two figures of the same run.
+//! `bench`: answers scored, or this build measured on this machine. Every bar of `--self` is a ratio of two figures of the same run.
 
 mod device;
 mod evaluate;
 mod model;
 mod parts;
+mod score;
+mod scoretext;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -64,6 +66,8 @@ pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status
         Some(BenchCommand::Run(args)) => return evaluate::execute(args, format),
         Some(BenchCommand::Merge(args)) => return evaluate::merge(args, format),
         None => {}
+    if let Some(BenchCommand::Score(args)) = &args.command {
+        return score::execute(args, format);
     }
     if !args.itself {
         return Err(usage("bench measures Lockstep itself: give --self"));
