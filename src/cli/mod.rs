@@ -1,6 +1,7 @@
 //! Arguments as they are typed. What they mean is resolved in `commands`.
 
 mod bench;
+mod audit;
 mod check;
 mod claim;
 mod evaluate;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use bench::{BenchArgs, BenchCommand};
+pub(crate) use audit::{AsideArgs, AuditArgs};
 pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
@@ -78,6 +80,9 @@ pub(crate) enum Command {
     Replay(ReplayCommand),
     /// Find the first places where two traces part. The baseline comes first.
     Diff(DiffVerb),
+    Diff(DiffArgs),
+    /// Audit runs and artifacts: do they prove what they are used for?
+    Audit(AuditArgs),
     /// Check one run against what must hold.
     #[command(subcommand)]
     Check(CheckCommand),
@@ -120,6 +125,8 @@ pub(crate) struct ReportArgs {
     /// Ledger of claims to show as the investigation's time line.
     #[arg(long, value_name = "FILE")]
     pub(crate) claims: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) aside: AsideArgs,
 }
 
 /// Foreign layouts.

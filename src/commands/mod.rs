@@ -1,5 +1,6 @@
 //! What each verb does. A command wires libraries together; it computes nothing itself.
 
+mod audit;
 mod bench;
 mod calibrate;
 mod check;
@@ -22,6 +23,7 @@ mod report;
 mod run;
 mod selection;
 mod tokens;
+mod settings;
 
 use crate::cli::{Cli, Command, DiffCommand};
 use crate::exit::Status;
@@ -29,6 +31,7 @@ use crate::exit::Status;
 /// Carries out the command line.
 pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
     match &cli.command {
+        Command::Audit(args) => audit::execute(args, cli.verbose, cli.format),
         Command::Check(command) => check::execute(command, cli.format),
         Command::Demo(args) => demo::execute(args, cli.format),
         Command::Replay(command) => replay::execute(command, cli.format),
