@@ -14,3 +14,4 @@ mod ops;
 mod readme;
 mod record;
 mod score;
+mod tokens;

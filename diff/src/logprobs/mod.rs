@@ -3,8 +3,11 @@
 //! What stands for "impossible" or is no number enters no sum, no maximum and no difference. Values of two files are only
 //! held against each other where they mean the same; where they do not, the answer says what would be needed.
 
+mod candidates;
 mod consistency;
+mod pairing;
 mod relate;
+mod relation;
 mod report;
 #[cfg(test)]
 mod tests;

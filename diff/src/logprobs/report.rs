@@ -5,7 +5,7 @@ use lockstep_traces::{Evidence, Verdict};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::consistency;
+use super::{candidates, consistency};
 
 /// Entries of a sequence that are shown; all are checked.
 const MOST_SHOWN: usize = 256;
@@ -144,7 +144,8 @@ pub fn inspect(path: &str, file: &LogprobFile, asked: Option<u64>) -> LogprobRep
     let findings = consistency::check(&sequences);
     let mut counts = [0_usize; 3];
     for entry in sequences.iter().flat_map(|sequence| &sequence.entries) {
-        let own = (sequences.len() != 1 || file.source != Source::Lists).then_some(entry.logprob);
+        // A list's own value is one of its candidates.
+        let own = (file.source != Source::Lists).then_some(entry.logprob);
         for logprob in entry.candidates.iter().map(|candidate| candidate.logprob).chain(own) {
             counts[0] += usize::from(logprob.state == State::Impossible);
             counts[1] += usize::from(logprob.sentinel);
@@ -186,8 +187,8 @@ fn view(sequence: &Sequence) -> SequenceView {
         sequence.entries.iter().take(MOST_SHOWN).enumerate().map(|(index, entry)| EntryView {
             index,
             pairs: entry.candidates.len(),
-            distinct: consistency::distinct(entry),
-            probability_sum: consistency::probability_sum(entry).0,
+            distinct: candidates::distinct(entry),
+            probability_sum: candidates::probability_sum(entry).0,
             entry: entry.clone(),
         });
     SequenceView {

@@ -3,38 +3,14 @@
 
 use std::fmt::Write as _;
 
+use super::node::{Node, Number};
+
 /// Deepest nesting that is read.
 const DEEPEST: usize = 64;
 /// Most values of one file; each takes some 40 bytes.
 const MOST_VALUES: usize = 16_000_000;
 /// Most oddities that are listed; all are counted.
 const MOST_ODD: usize = 64;
-
-/// A JSON value.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Node {
-    /// `null`.
-    Null,
-    /// `true` or `false`.
-    Bool(bool),
-    /// A number.
-    Number(Number),
-    /// A string, unescaped; halves of surrogate pairs and bytes that are no UTF-8 are U+FFFD.
-    Text(String),
-    /// An array.
-    List(Vec<Node>),
-    /// An object: its members in the order of the text, those of equal keys too.
-    Object(Vec<(String, Node)>),
-}
-
-/// A number as it was printed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Number {
-    /// The text rounded once to f64; not finite for the words `NaN` and `Infinity`.
-    pub value: f64,
-    /// Digits behind the decimal point, exponent counted in; 0 for whole numbers.
-    pub decimals: u8,
-}
 
 /// Something that is no JSON by the letter, and was read all the same.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -54,66 +30,6 @@ pub enum JsonFault {
     Cut,
     /// Something that cannot stand at this byte.
     Bad(usize, String),
-}
-
-impl Node {
-    /// The last member of that key, as ordinary readers have it.
-    #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Self> {
-        self.members()?.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
-    }
-
-    /// The value at a JSON pointer (RFC 6901), with the last member of equal keys.
-    #[must_use]
-    pub fn pointer(&self, pointer: &str) -> Option<&Self> {
-        if pointer.is_empty() {
-            return Some(self);
-        }
-        pointer.strip_prefix('/')?.split('/').try_fold(self, |node, step| {
-            let step = step.replace("~1", "/").replace("~0", "~");
-            match node {
-                Self::List(items) => items.get(step.parse::<usize>().ok()?),
-                node => node.get(&step),
-            }
-        })
-    }
-
-    /// Members of an object.
-    #[must_use]
-    pub fn members(&self) -> Option<&[(String, Self)]> {
-        if let Self::Object(members) = self { Some(members) } else { None }
-    }
-
-    /// Elements of an array.
-    #[must_use]
-    pub fn list(&self) -> Option<&[Self]> {
-        if let Self::List(items) = self { Some(items) } else { None }
-    }
-
-    /// A string.
-    #[must_use]
-    pub fn text(&self) -> Option<&str> {
-        if let Self::Text(text) = self { Some(text) } else { None }
-    }
-
-    /// A number, words for values that are not finite included.
-    #[must_use]
-    pub const fn number(&self) -> Option<Number> {
-        if let Self::Number(number) = self { Some(*number) } else { None }
-    }
-
-    /// A whole number of 0 ..= 2^53.
-    #[must_use]
-    pub fn index(&self) -> Option<u64> {
-        let value = self.number()?.value;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "whole, not negative and at most 2^53"
-        )]
-        (value >= 0.0 && value <= 9_007_199_254_740_992.0 && value.fract() == 0.0)
-            .then_some(value as u64)
-    }
 }
 
 /// Reads documents one after the other, and keeps what was odd about them.
@@ -415,80 +331,4 @@ fn decimals(text: &str) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(text: &str) -> Result<Node, JsonFault> {
-        let mut reader = Reader::new(text.as_bytes());
-        reader.document().map(|node| node.expect("a document"))
-    }
-
-    #[test]
-    fn equal_keys_are_all_kept_in_order() {
-        let node = one(r#"{"t":-0.6,"u":-2,"t":-6.0}"#).unwrap();
-        let keys: Vec<&str> = node.members().unwrap().iter().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(keys, ["t", "u", "t"]);
-        assert_eq!(node.get("t").and_then(Node::number), Some(Number { value: -6.0, decimals: 1 }));
-    }
-
-    #[test]
-    fn words_outside_json_are_read_and_told_with_offset_and_path() {
-        let text = r#"{"a":[1,{"b":-Infinity}],"c":NaN}"#;
-        let mut reader = Reader::new(text.as_bytes());
-        let node = reader.document().unwrap().unwrap();
-        assert_eq!(
-            node.pointer("/a/1/b").and_then(Node::number).map(|n| n.value),
-            Some(f64::NEG_INFINITY)
-        );
-        let (odd, count) = reader.oddities();
-        let seen: Vec<_> = odd.iter().map(|o| (o.offset, o.path.as_str())).collect();
-        assert_eq!((seen, count), (vec![(13, "a[1].b"), (29, "c")], 2));
-    }
-
-    #[test]
-    fn strings_are_unescaped_and_broken_ones_replaced_and_told() {
-        assert_eq!(one(r#""\ud83d\ude00 \u00e9\n\/""#).unwrap(), Node::Text("😀 é\n/".to_owned()));
-        let mut reader = Reader::new(b"[\"\\ud83d\", \"\\ud83d\\u0041\", \"\xff\"]");
-        let node = reader.document().unwrap().unwrap();
-        let texts: Vec<_> =
-            node.list().unwrap().iter().filter_map(Node::text).map(str::to_owned).collect();
-        assert_eq!(texts, ["\u{FFFD}", "\u{FFFD}A", "\u{FFFD}"]);
-        assert_eq!(reader.oddities().1, 3);
-    }
-
-    #[test]
-    fn every_proper_prefix_is_cut_and_never_bad() {
-        let text = r#"{"a":-1.5e-3,"b":[true,[null,{"x":"q\"\u00e9"}]],"c":-Infinity}"#;
-        for end in 1..text.len() {
-            assert_eq!(one(&text[..end]).unwrap_err(), JsonFault::Cut, "{}", &text[..end]);
-        }
-    }
-
-    #[test]
-    fn what_is_no_json_is_refused_at_its_byte_and_depth_is_bounded() {
-        for (text, at) in [
-            ("{\"a\" 1}", 5),
-            ("[1 2]", 3),
-            ("{a:1}", 1),
-            ("[1.]", 1),
-            ("[-]", 1),
-            ("[\"\\x\"]", 4),
-        ] {
-            assert!(
-                matches!(one(text), Err(JsonFault::Bad(found, _)) if found == at),
-                "{text}: {:?}",
-                one(text)
-            );
-        }
-        assert!(matches!(one(&"[".repeat(100_000)), Err(JsonFault::Bad(..))));
-    }
-
-    #[test]
-    fn digits_behind_the_point_are_counted_with_the_exponent() {
-        for (text, count) in
-            [("-0.44019", 5), ("-1000", 0), ("1.5e-3", 4), ("1.50", 2), ("2.5e3", 0)]
-        {
-            assert_eq!(one(text).unwrap().number().unwrap().decimals, count, "{text}");
-        }
-    }
-}
+mod tests;

@@ -7,14 +7,16 @@
 mod json;
 mod model;
 mod native;
+mod node;
 mod openai;
 mod read;
 #[cfg(test)]
 mod tests;
 
-pub use json::{JsonFault, Node, Number, Oddity, Reader};
+pub use json::{JsonFault, Oddity, Reader};
 pub use model::{
     Candidate, Entry, ListSettings, Logprob, LogprobFile, Part, Said, Sequence, Source, State,
     TokenName,
 };
+pub use node::{Node, Number};
 pub use read::{asked, documents, looks_like, read};

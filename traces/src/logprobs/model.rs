@@ -3,7 +3,8 @@
 use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
-use super::json::{Node, Number, Oddity};
+use super::json::Oddity;
+use super::node::{Node, Number};
 
 /// Which writer's layout a file has. The keys decide, never the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -1,7 +1,7 @@
 //! Layouts of SGLang and llama-server, and lists over a whole vocabulary.
 
-use super::json::{Node, Number};
 use super::model::{Candidate, Entry, Logprob, LogprobFile, Part, Said, Sequence, TokenName};
+use super::node::{Node, Number};
 use super::openai;
 use super::read::{Frame, sequence};
 

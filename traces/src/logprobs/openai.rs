@@ -1,7 +1,7 @@
 //! The OpenAI layouts, chat and completions, and what vLLM adds to them.
 
-use super::json::Node;
 use super::model::{Candidate, Entry, Logprob, LogprobFile, Part, Sequence, Source, TokenName};
+use super::node::Node;
 use super::read::{Frame, sequence};
 
 /// Reads `choices[]` of one response.

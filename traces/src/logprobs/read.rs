@@ -6,8 +6,9 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::json::{JsonFault, Node, Oddity, Reader};
+use super::json::{JsonFault, Oddity, Reader};
 use super::model::{ListSettings, LogprobFile, Said, Sequence, Source};
+use super::node::Node;
 use super::{native, openai};
 use crate::TraceError;
 
