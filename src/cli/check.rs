@@ -12,6 +12,8 @@ pub(crate) enum ReplayCommand {
     Forward(Box<ForwardArgs>),
     /// Scores and keep-sets recomputed from the dumped caches, with the matrix of hypotheses.
     Selector(SelectorArgs),
+    /// Tokens drawn again from the recorded logits under every known sampler: which one made them.
+    Sampler(super::SamplerArgs),
 }
 
 /// What the replayed cache does at a recorded compaction.
@@ -87,6 +89,8 @@ pub(crate) enum CheckCommand {
     Selector(SelectorArgs),
     /// Positions, RoPE indices, protected rows, trigger.
     Positions(PositionsArgs),
+    /// Tokens against the claimed sampler, seed and filters; names what made them instead.
+    Sampler(super::SamplerArgs),
 }
 
 /// `check positions`.

@@ -3,6 +3,7 @@
 mod check;
 mod ops;
 mod run;
+mod sampler;
 
 use std::path::PathBuf;
 
@@ -13,6 +14,7 @@ pub(crate) use check::{
     SelectorArgs, Side,
 };
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
+pub(crate) use sampler::SamplerArgs;
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };

@@ -29,6 +29,7 @@ pub(crate) fn execute(command: &CheckCommand, format: Format) -> anyhow::Result<
             answer("check positions", &run, vec![check], format)
         }
         CheckCommand::Selector(args) => selector("check selector", args, format),
+        CheckCommand::Sampler(args) => super::sampler::execute("check sampler", args, format),
     }
 }
 

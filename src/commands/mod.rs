@@ -18,6 +18,7 @@ mod replay;
 mod replaying;
 mod report;
 mod run;
+mod sampler;
 mod selection;
 
 use crate::cli::{Cli, Command};
