@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use lockstep_replay::ReplayError;
+use lockstep_replay::sampler::SamplerError;
 use lockstep_runtime::RuntimeError;
 use lockstep_runtime::sample::SampleError;
 use lockstep_runtime::select::SelectError;
@@ -73,6 +74,9 @@ fn is_usage(cause: &(dyn std::error::Error + 'static)) -> bool {
     };
     let sample = |error: &SampleError| matches!(error, SampleError::Option { .. });
     cause.is::<Usage>()
+        || cause
+            .downcast_ref::<SamplerError>()
+            .is_some_and(|error| matches!(error, SamplerError::Options { .. }))
         || cause.downcast_ref::<SelectError>().is_some_and(select)
         || cause.downcast_ref::<SampleError>().is_some_and(sample)
         || cause.downcast_ref::<RuntimeError>().is_some_and(|error| match error {

@@ -14,6 +14,8 @@ pub(crate) enum ReplayCommand {
     Forward(Box<ForwardArgs>),
     /// Scores and keep-sets recomputed from the dumped caches, with the matrix of hypotheses.
     Selector(SelectorArgs),
+    /// Tokens drawn again from the recorded logits under every known sampler: which one made them.
+    Sampler(super::SamplerArgs),
 }
 
 /// What the replayed cache does at a recorded compaction.
@@ -91,6 +93,8 @@ pub(crate) enum CheckCommand {
     Positions(PositionsArgs),
     /// Token ids against the tokenizer and the logits, and start tokens that stand twice.
     Tokens(super::CheckTokensArgs),
+    /// Tokens against the claimed sampler, seed and filters; names what made them instead.
+    Sampler(super::SamplerArgs),
 }
 
 /// `check positions`.

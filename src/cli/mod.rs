@@ -9,6 +9,7 @@ mod ops;
 mod run;
 mod tokens;
 mod score;
+mod sampler;
 
 use std::path::PathBuf;
 
@@ -23,6 +24,7 @@ pub(crate) use check::{
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
 pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
+pub(crate) use sampler::SamplerArgs;
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };

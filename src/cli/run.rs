@@ -208,9 +208,12 @@ pub(crate) struct SamplingArgs {
     /// Base seed; a row's seed is this plus its index.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) seed: Option<i64>,
-    /// argmax, xorshift or torch-cuda.
+    /// argmax, xorshift, torch-cuda, torch-cuda-slice, torch-cpu or gumbel; the last three on --device cpu only.
     #[arg(long)]
     pub(crate) sampler: Option<String>,
+    /// Whose filters: native (exactly k ids survive top-k) or hf (transformers: ties survive; --device cpu only).
+    #[arg(long)]
+    pub(crate) filters: Option<String>,
     /// Multiprocessors of the GPU whose draws torch-cuda reproduces.
     #[arg(long)]
     pub(crate) sm_count: Option<u32>,

@@ -30,6 +30,7 @@ pub(crate) fn execute(command: &CheckCommand, format: Format) -> anyhow::Result<
         }
         CheckCommand::Selector(args) => selector("check selector", args, format),
         CheckCommand::Tokens(args) => super::tokens::check(args, format),
+        CheckCommand::Sampler(args) => super::sampler::execute("check sampler", args, format),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `conformance`: golden selector vectors through the runtime and through the reference, reported apart.
+//! `conformance`: golden vectors of selector, filters and draws through the runtime and through the reference, reported apart.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_replay::conformance::{CaseStatus, ConformanceReport};
 use lockstep_runtime::conformance::{self, CaseResult, Status as Outcome};
+use lockstep_traces::Cause;
 use serde::Serialize;
 
 use super::inputs;
@@ -69,18 +70,26 @@ pub(crate) fn execute(args: &ConformanceArgs, format: Format) -> anyhow::Result<
             "--plant breaks the runtime's selector; it needs --side runtime or both",
         ));
     }
-    let dir = folder(&args.dir);
-    let runtime = if args.side == Side::Reference {
-        None
-    } else {
-        Some(answer(conformance::run(&dir, plant)?.iter().map(of_runtime).collect(), Vec::new()))
+    let dirs = folders(&args.dir);
+    let mut runtime = (Vec::new(), Vec::new());
+    let mut reference = (Vec::new(), Vec::new());
+    for dir in &dirs {
+        if args.side != Side::Reference {
+            runtime.0.extend(of_runtime_in(dir, plant)?);
+        }
+        if args.side != Side::Runtime {
+            let (cases, not_covered) = of_reference(lockstep_replay::conformance::run(dir)?);
+            reference.0.extend(cases);
+            reference.1.extend(not_covered);
+        }
+    }
+    let side = |wanted: bool, (cases, not_covered)| wanted.then(|| answer(cases, not_covered));
+    let names: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let both = Both {
+        dir: names.join(", "),
+        runtime: side(args.side != Side::Reference, runtime),
+        reference: side(args.side != Side::Runtime, reference),
     };
-    let reference = if args.side == Side::Runtime {
-        None
-    } else {
-        Some(of_reference(lockstep_replay::conformance::run(&dir)?))
-    };
-    let both = Both { dir: dir.display().to_string(), runtime, reference };
     console::answer(format, &text(&both), &both)?;
     let sides = [&both.runtime, &both.reference];
     let failed = sides.iter().filter_map(|side| side.as_ref()).any(|side| side.failed > 0);
@@ -92,14 +101,25 @@ pub(crate) fn execute(args: &ConformanceArgs, format: Format) -> anyhow::Result<
     })
 }
 
-/// The folder with `cases.json`: the one given, or `triattention` in it.
-fn folder(dir: &Path) -> PathBuf {
-    let inner = dir.join("triattention");
-    if !dir.join("cases.json").exists() && inner.join("cases.json").exists() {
-        inner
-    } else {
-        dir.to_owned()
+/// Folders with an index: the one given, or those of selector, filters and draws in it.
+fn folders(dir: &Path) -> Vec<PathBuf> {
+    let listed =
+        |dir: &Path| ["cases.json", "index.json"].iter().any(|name| dir.join(name).exists());
+    if listed(dir) {
+        return vec![dir.to_owned()];
     }
+    let inner = ["triattention", "filters", "sampler"].map(|name| dir.join(name));
+    let found: Vec<PathBuf> = inner.into_iter().filter(|dir| listed(dir)).collect();
+    if found.is_empty() { vec![dir.to_owned()] } else { found }
+}
+
+/// The runtime's cases of a folder: sampler vectors where it holds such, else the selector's.
+fn of_runtime_in(dir: &Path, plant: Option<Cause>) -> anyhow::Result<Vec<Case>> {
+    let cases = match conformance::run_sampling(dir)? {
+        Some(cases) => cases,
+        None => conformance::run(dir, plant)?,
+    };
+    Ok(cases.iter().map(of_runtime).collect())
 }
 
 fn of_runtime(case: &CaseResult) -> Case {
@@ -121,7 +141,7 @@ fn of_runtime(case: &CaseResult) -> Case {
     }
 }
 
-fn of_reference(report: ConformanceReport) -> Answer {
+fn of_reference(report: ConformanceReport) -> (Vec<Case>, Vec<String>) {
     let cases = report
         .cases
         .into_iter()
@@ -144,7 +164,7 @@ fn of_reference(report: ConformanceReport) -> Answer {
             }
         })
         .collect();
-    answer(cases, report.not_covered)
+    (cases, report.not_covered)
 }
 
 fn answer(cases: Vec<Case>, not_covered: Vec<String>) -> Answer {

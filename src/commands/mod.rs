@@ -21,6 +21,7 @@ mod replay;
 mod replaying;
 mod report;
 mod run;
+mod sampler;
 mod selection;
 mod tokens;
 mod settings;

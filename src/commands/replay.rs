@@ -32,6 +32,7 @@ pub(crate) fn execute(command: &ReplayCommand, format: Format) -> anyhow::Result
     match command {
         ReplayCommand::Forward(args) => forward(args, format),
         ReplayCommand::Selector(args) => check::selector("replay selector", args, format),
+        ReplayCommand::Sampler(args) => super::sampler::execute("replay sampler", args, format),
     }
 }
 

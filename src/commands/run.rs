@@ -139,6 +139,7 @@ pub(crate) fn sampling_spec(args: &SamplingArgs) -> SamplingSpec {
         min_p: args.min_p,
         seed: args.seed,
         sampler: args.sampler.clone(),
+        filters: args.filters.clone(),
         sm_count: args.sm_count,
     }
 }

@@ -47,6 +47,17 @@ planted! {
     trace_shifted => TraceShifted,
     last_prompt_row_fed_again => LastPromptRowFedAgain,
     reference_dtype => ReferenceDtype,
+    seed_index_twice => SeedIndexTwice,
+    one_seed_for_all => OneSeedForAll,
+    race_over_slice => RaceOverSlice,
+    rng_frozen => RngFrozen,
+    rng_reseeded => RngReseeded,
+    draw_discarded => DrawDiscarded,
+    draw_discarded_each_step => DrawDiscardedEachStep,
+    temperature_after_filters => TemperatureAfterFilters,
+    top_p_before_top_k => TopPBeforeTopK,
+    min_p_on_logits => MinPOnLogits,
+    top_k_ties => TopKTies,
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod readme;
 mod record;
 mod score;
 mod tokens;
+mod sampler;

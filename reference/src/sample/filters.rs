@@ -95,17 +95,17 @@ impl Filters {
         };
         match variant {
             Variant::TopPFirst => {
-                self.nucleus(&mut ranked, cut_at, &mut edges);
+                self.nucleus(&mut ranked, rules, cut_at, &mut edges);
                 // top-k cuts after it; ids tied at rank k are no question of this order.
                 self.best(&mut ranked, Rules::Native, cut_at, &mut edges);
             }
             _ => {
                 self.best(&mut ranked, rules, cut_at, &mut edges);
-                self.nucleus(&mut ranked, cut_at, &mut edges);
+                self.nucleus(&mut ranked, rules, cut_at, &mut edges);
             }
         }
         self.floor(&mut ranked, variant, cut_at, &mut edges);
-        let weights = weights(&ranked, self.temperature);
+        let weights = weights(&ranked, rules, self.temperature);
         let total: f64 = weights.iter().zip(&ranked).map(|(w, one)| w * one.count).sum();
         let listed = ranked.iter().take_while(|one| is_listed(one)).count();
         Kept {
@@ -133,8 +133,7 @@ impl Filters {
             edges.top_k = Some((last.logit - next.logit) / t);
         }
         if rules == Rules::Hf {
-            // Ties are ties of the scores, which are f32 quotients there.
-            let score = |one: &Candidate| narrow(one.logit / f64::from(narrow(t)));
+            let score = |one: &Candidate| quotient(one.logit, t);
             let tied = |one: &&Candidate| score(one).total_cmp(&score(&last)).is_eq();
             kept += ranked.get(kept..).unwrap_or_default().iter().take_while(tied).count();
         }
@@ -143,9 +142,15 @@ impl Filters {
 
     /// The most probable whose mass reaches `top_p`. That transformers removes from the other end, while the mass from an id downwards is at
     /// most `1 - top_p`, is the same set in exact arithmetic.
-    fn nucleus(&self, ranked: &mut Vec<Candidate>, t: f64, edges: &mut Edges) {
+    fn nucleus(
+        &self,
+        ranked: &mut Vec<Candidate>,
+        rules: Rules,
+        t: f64,
+        edges: &mut Edges,
+    ) {
         let Some(limit) = self.top_p.filter(|&p| p < 1.0) else { return };
-        let weights = weights(ranked, t);
+        let weights = weights(ranked, rules, t);
         let total: f64 = weights.iter().zip(ranked.iter()).map(|(w, one)| w * one.count).sum();
         let (mut mass, mut kept, mut nearest) = (0.0, ranked.len(), f64::INFINITY);
         for (place, (weight, one)) in weights.iter().zip(ranked.iter()).enumerate() {
@@ -192,8 +197,17 @@ const fn narrow(value: f64) -> f32 {
     value as f32
 }
 
-/// `exp((l - l_max) / t)`.
-fn weights(ranked: &[Candidate], t: f64) -> Vec<f64> {
+/// The score of transformers: `l / t` in f32, which is what later filters and the softmax see.
+fn quotient(logit: f64, t: f64) -> f64 {
+    f64::from(narrow(logit / f64::from(narrow(t))))
+}
+
+/// `exp((l - l_max) / t)`, for `hf` of the f32 scores.
+fn weights(ranked: &[Candidate], rules: Rules, t: f64) -> Vec<f64> {
     let largest = ranked.first().map_or(0.0, |one| one.logit);
-    ranked.iter().map(|one| ((one.logit - largest) / t).exp()).collect()
+    let gap = |one: &Candidate| match rules {
+        Rules::Native => (one.logit - largest) / t,
+        Rules::Hf => quotient(one.logit, t) - quotient(largest, t),
+    };
+    ranked.iter().map(|one| gap(one).exp()).collect()
 }

@@ -11,6 +11,7 @@ mod lifecycles;
 mod plain;
 mod report;
 mod run;
+mod sampling;
 mod selections;
 mod tolerance;
 

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::implementation::{Implementation, Reference};
 use super::index::{self, Case, Index};
 use super::report::{CaseReport, ConformanceReport};
-use super::{ConformanceError, configs, lifecycles, plain, selections};
+use super::{ConformanceError, configs, lifecycles, plain, sampling, selections};
 
 /// Runs every case that the directory's index lists through the reference. Vectors of another kind are named in
 /// `not_covered` and never count as passed.
@@ -17,6 +17,9 @@ use super::{ConformanceError, configs, lifecycles, plain, selections};
 /// is a failed case.
 pub fn run(dir: &Path) -> Result<ConformanceReport, ConformanceError> {
     let name = Reference::default().name().to_owned();
+    if let Some(report) = sampling::run(dir, &name)? {
+        return Ok(report);
+    }
     let cases = match cases(dir, &name)? {
         Ok(cases) => cases,
         Err(uncovered) => return Ok(uncovered),

@@ -4,6 +4,7 @@ use lockstep_reference::sample::{Order, Rules, Variant};
 use lockstep_traces::Cause;
 
 use super::evidence::{Evidence, Stream};
+use super::numbers::known_numbers;
 
 /// Numbers of a running sum: one for each draw, in [0, 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -215,7 +216,9 @@ pub(super) fn draws(evidence: &Evidence) -> Vec<Draw> {
     draws.extend([Draw::Slice(Order::Rank), Draw::Slice(Order::Id)]);
     draws.extend([Draw::TorchCpu, Draw::Gumbel]);
     let numbers = [Numbers::Xorshift, Numbers::Philox, Numbers::Mersenne24, Numbers::Mersenne53];
-    let given = (!evidence.given.is_empty()).then_some(Numbers::Given);
+    // Numbers of a known generator are tried as that generator's.
+    let strange = !evidence.given.is_empty() && known_numbers(evidence).is_none();
+    let given = strange.then_some(Numbers::Given);
     for numbers in numbers.into_iter().chain(given) {
         draws.extend([Draw::Sum(numbers, Order::Rank), Draw::Sum(numbers, Order::Id)]);
     }

@@ -10,10 +10,12 @@ use super::evidence::Evidence;
 use super::hypothesis::{self, Draw, Hypothesis, Numbers, Pattern, SeedRule};
 use super::score::{Judged, Simulator, judge};
 
-/// Steps on which everything is tried before what is hopeless is dropped.
-const SCREENED: usize = 12;
-/// Misses in the screening beyond which a hypothesis is dropped.
-const SCREEN_MISSES: usize = 3;
+/// Steps on which everything is tried before what is hopeless is dropped, and misses that are allowed there.
+const SCREENED: Screen = Screen { steps: 12, misses: 3 };
+/// The same where thousands survive the filters: each token then says more, and costs more.
+const SCREENED_WIDE: Screen = Screen { steps: 4, misses: 1 };
+/// Survivors of a step from which on that is so.
+const WIDE: usize = 4096;
 /// Hypotheses that are scored in full beside those that depart from the claim in one respect.
 const MOST_SCORED: usize = 48;
 /// Bits by which the tokens must be less likely than chance over all hypotheses: one wrong identification in 128 at most.
@@ -75,10 +77,10 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// It reproduces everything that the evidence covers.
+    /// It reproduces everything that the evidence covers; a few tokens may lie at a decision edge, which says nothing.
     #[must_use]
     pub const fn fits(&self) -> bool {
-        self.missed == 0 && self.reproduced > 0
+        self.missed == 0 && self.reproduced > 0 && self.at_edge * 4 <= self.reproduced
     }
 
     /// Bits by which the tokens are less likely than certain: the sum of -log2 p over the steps that had a choice.
@@ -137,6 +139,14 @@ impl Identification {
     }
 }
 
+/// A short trial of every hypothesis.
+#[derive(Debug, Clone, Copy)]
+struct Screen {
+    /// Steps with a choice, over all streams.
+    steps: usize,
+    misses: usize,
+}
+
 type Survivors = Vec<Vec<Option<Kept>>>;
 
 /// Survivors by step, for every filter rule that makes a difference.
@@ -169,7 +179,16 @@ impl<'a> Prepared<'a> {
         Self { evidence, kept, rules_differ }
     }
 
-    fn score(&self, hypothesis: Hypothesis, most_steps: Option<usize>) -> Scored {
+    /// The trial that this evidence gets.
+    fn screen(&self) -> Screen {
+        let kept = self.kept.values().flatten().flatten().flatten();
+        let wide = kept.take(64).any(|kept| kept.ids.len() > WIDE);
+        if wide { SCREENED_WIDE } else { SCREENED }
+    }
+
+    fn score(&self, hypothesis: Hypothesis, screen: Option<Screen>) -> Scored {
+        let streams = self.evidence.streams.len().max(1);
+        let most = screen.map(|screen| screen.steps.div_ceil(streams).max(2));
         let mut scored = Scored {
             hypothesis,
             reproduced: 0,
@@ -209,9 +228,9 @@ impl<'a> Prepared<'a> {
                         predicted: prediction.map(|prediction| prediction.token),
                     });
                 }
-                if let Some(most) = most_steps {
+                if let (Some(most), Some(screen)) = (most, screen) {
                     chosen += usize::from(kept.ids.len() > 1);
-                    if chosen >= most || scored.missed > SCREEN_MISSES {
+                    if chosen >= most || scored.missed > screen.misses {
                         break;
                     }
                     continue;
@@ -281,11 +300,11 @@ pub fn identify(evidence: &Evidence, claimed: Option<Hypothesis>) -> Identificat
     let all = hypotheses(&prepared, claimed, rules);
     let tried = all.len();
     let base = claimed.unwrap_or_else(|| plain(evidence, rules));
-    let per_stream = SCREENED.div_ceil(evidence.streams.len().max(1)).max(2);
+    let screen = prepared.screen();
     let screened: Vec<(Hypothesis, usize)> = all
         .into_par_iter()
-        .map(|one| (one, prepared.score(one, Some(per_stream))))
-        .filter(|(one, score)| score.missed <= SCREEN_MISSES || one.departs(&base) <= 1)
+        .map(|one| (one, prepared.score(one, Some(screen))))
+        .filter(|(one, score)| score.missed <= screen.misses || one.departs(&base) <= 1)
         .map(|(one, score)| (one, score.missed))
         .collect();
     let (near, mut far): (Vec<_>, Vec<_>) =

@@ -30,5 +30,5 @@ pub use identify::{Answer, Identification, Scored, identify};
 pub use kept::{KeptAnswer, KeptList, explain_kept};
 pub use logprobs::{LogprobAnswer, LogprobList, explain_logprobs};
 pub use report::{check_report, file_report};
-pub use run::{Overrides, SamplerOptions, check, evidence_of};
+pub use run::{Overrides, SamplerOptions, apply_overrides, check, evidence_of};
 pub use words::Described;

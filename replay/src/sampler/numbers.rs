@@ -1,10 +1,11 @@
 //! The random numbers of a hypothesis, by draw.
 
 use lockstep_reference::sample::{
-    Geometry, Mersenne, counter_gumbel, philox, race_exponential, uniform_of, xorshift_step,
+    Geometry, Mersenne, Order, counter_gumbel, philox, race_exponential, uniform_of, xorshift_step,
 };
 
-use super::hypothesis::{Draw, Numbers};
+use super::evidence::Evidence;
+use super::hypothesis::{Draw, Numbers, SeedRule};
 
 /// Numbers of one seed, asked for draw by draw; going back starts the generator again.
 #[derive(Debug)]
@@ -147,6 +148,30 @@ impl<'a> Source<'a> {
             Draw::Argmax | Draw::Gumbel | Draw::Sum(..) => draw,
         }
     }
+}
+
+/// The generator and seed rule behind the numbers given with the evidence, where they are those of a known one.
+pub(super) fn known_numbers(evidence: &Evidence) -> Option<(Numbers, SeedRule)> {
+    /// Numbers printed with seven digits or more.
+    const PRINTED: f64 = 1e-7;
+    let stream = evidence.streams.first()?;
+    let generators =
+        [Numbers::Philox, Numbers::Xorshift, Numbers::Mersenne24, Numbers::Mersenne53];
+    for rule in [SeedRule::BasePlusIndex, SeedRule::Base, SeedRule::IndexTwice, SeedRule::Unseeded] {
+        let Some(seed) = rule.seed(stream, &evidence.streams) else { continue };
+        for numbers in generators {
+            let draw = Draw::Sum(numbers, Order::Id);
+            let mut source = Source::new(draw, seed, evidence.vocab, &[]);
+            let mut pairs = (0_u64..).zip(&evidence.given);
+            let alike = pairs.all(|(draw, given)| {
+                source.unit(draw).is_some_and(|unit| (unit - given).abs() <= PRINTED)
+            });
+            if alike && !evidence.given.is_empty() {
+                return Some((numbers, rule));
+            }
+        }
+    }
+    None
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "torch rounds the number to f32 here")]

@@ -9,7 +9,7 @@ use super::evidence::Evidence;
 use super::file::FileEvidence;
 use super::hypothesis::Hypothesis;
 use super::identify::{Answer, Drawn, Identification, Misfit, Scored, identify};
-use super::words::same_seeds;
+use super::words::{given_numbers, same_seeds};
 
 /// Hypotheses in the detail of a report.
 const MOST_LISTED: usize = 16;
@@ -20,7 +20,8 @@ const MOST_DRAWS: usize = 8;
 /// What an identification comes to: findings, limits, and in `detail` the names and figures.
 ///
 /// `detail` has the keys `answer` (`claimed`, `identified`, `not_decidable`, `none_fits`), `why`, `sampler` (what the answer names), `claimed`,
-/// `reproduced`, `draws`, `first_misfit`, `hypotheses`, `also_fit`, `same_seeds`, `sensitivity`, `recorded_counters`, `rules_differ`, `tried`.
+/// `reproduced`, `draws`, `first_misfit`, `hypotheses`, `also_fit`, `same_seeds`, `sensitivity`, `recorded_counters`, `rules_differ`,
+/// `given_numbers`, `tried`.
 #[must_use]
 pub fn check_report(evidence: &Evidence, found: &Identification) -> CheckReport {
     let draws = evidence.len();
@@ -185,6 +186,7 @@ fn detail(evidence: &Evidence, found: &Identification, decisive: Option<&Scored>
         "sensitivity": decisive.map(|one| sensitivity(evidence, one, found.bits_needed)),
         "recorded_counters": decisive.map(|one| json!({"agree": one.counters.0, "compared": one.counters.1})),
         "rules_differ": found.rules_differ,
+        "given_numbers": given_numbers(evidence),
         "tried": found.tried,
     })
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::error::SamplerError;
 use super::evidence::{Claim, Evidence, Row, Step, Stream};
-use super::hypothesis::Hypothesis;
+use super::hypothesis::{Draw, Hypothesis};
 use super::{check_report, identify};
 
 /// Settings in place of the recorded ones.
@@ -78,6 +78,10 @@ pub fn evidence_of(run: &RunReader, options: &SamplerOptions) -> Result<Evidence
         what: "no `model.vocab_size` and no dumped logits; the vocabulary is not known".to_owned(),
     })?;
     limits.dedup();
+    let named = settings.claim.sampler.as_deref();
+    if let Some(name) = named.filter(|name| Draw::named(name, settings.sm_count).is_none()) {
+        limits.push(format!("sampler `{name}` is not known here; the tokens are held against nothing"));
+    }
     Ok(Evidence {
         streams,
         vocab,
@@ -92,6 +96,65 @@ pub fn evidence_of(run: &RunReader, options: &SamplerOptions) -> Result<Evidence
         given: Vec::new(),
         limits,
     })
+}
+
+/// Puts settings into evidence in place of its own.
+///
+/// # Errors
+/// [`SamplerError::Options`] for a setting that cannot be.
+pub fn apply_overrides(evidence: &mut Evidence, with: &Overrides) -> Result<(), SamplerError> {
+    let filters = &mut evidence.filters;
+    if let Some(temperature) = with.temperature {
+        if !(temperature.is_finite() && temperature > 0.0) {
+            let what = format!("temperature {temperature} must be above 0; argmax needs no draws");
+            return Err(SamplerError::Options { what });
+        }
+        filters.temperature = single(temperature);
+    }
+    if let Some(k) = with.top_k {
+        filters.top_k = usize::try_from(k).ok().filter(|k| *k > 0);
+    }
+    if let Some(p) = with.top_p {
+        filters.top_p = Some(single(p)).filter(|p| *p < 1.0);
+    }
+    if let Some(p) = with.min_p {
+        filters.min_p = Some(single(p)).filter(|p| *p > 0.0);
+    }
+    if let Some(seed) = with.seed {
+        evidence.streams.iter_mut().for_each(|stream| stream.base_seed = Some(seed));
+    }
+    if let Some(rules) = with.filters.as_deref().map(rules_named).transpose()? {
+        evidence.claim.rules = Some(rules);
+    }
+    if let Some(name) = with.sampler.as_deref() {
+        evidence.claim.sampler = Some(sampler_named(name)?);
+    }
+    evidence.sm_count = with.sm_count.unwrap_or(evidence.sm_count);
+    Ok(())
+}
+
+/// The name of a sampler, where it is one that is known here.
+fn sampler_named(name: &str) -> Result<String, SamplerError> {
+    match Draw::named(name, 132) {
+        Some(_) => Ok(name.to_owned()),
+        None => {
+            let what = format!(
+                "sampler `{name}` is not known here; use argmax, xorshift, torch-cuda, torch-cuda-slice, torch-cpu or gumbel"
+            );
+            Err(SamplerError::Options { what })
+        }
+    }
+}
+
+fn rules_named(name: &str) -> Result<Rules, SamplerError> {
+    match name {
+        "hf" => Ok(Rules::Hf),
+        "native" => Ok(Rules::Native),
+        other => {
+            let what = format!("filters `{other}` are not known here; use hf or native");
+            Err(SamplerError::Options { what })
+        }
+    }
 }
 
 /// The chosen tokens of one sample with their rows.
@@ -201,17 +264,10 @@ impl Settings {
         };
         let top_p = given(overrides.top_p).or_else(|| number("sampling.top_p").map(rounded));
         let min_p = given(overrides.min_p).or_else(|| number("sampling.min_p").map(rounded));
-        let sampler = overrides.sampler.clone().or_else(|| text("sampling.sampler"));
+        let asked = overrides.sampler.as_deref().map(sampler_named).transpose()?;
+        let sampler = asked.or_else(|| text("sampling.sampler"));
         let filters = overrides.filters.clone().or_else(|| text("sampling.filters"));
-        let rules = match filters.as_deref() {
-            None => None,
-            Some("hf") => Some(Rules::Hf),
-            Some("native") => Some(Rules::Native),
-            Some(other) => {
-                let what = format!("filters `{other}` are not known here; use hf or native");
-                return Err(SamplerError::Options { what });
-            }
-        };
+        let rules = filters.as_deref().map(rules_named).transpose()?;
         let sm_count = overrides.sm_count.map(u64::from).or_else(|| whole("sampling.sm_count"));
         Ok(Self {
             filters: Filters {

@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 
 use lockstep_reference::sample::{Geometry, Order, Rules, Variant};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::evidence::Evidence;
 use super::hypothesis::{Draw, Hypothesis, Numbers, Pattern, SeedRule};
+use super::numbers::known_numbers;
 
 /// A hypothesis as an answer names it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
     /// Sampler: `argmax`, `torch-cuda`, `torch-cuda-slice`, `torch-cpu`, `gumbel`, `xorshift`, `running-sum`.
-    pub sampler: &'static str,
+    pub sampler: String,
     /// Generator, numbers and order of ids.
     pub convention: String,
     /// `advancing`, `frozen`, `reseeded` or `discarding`.
-    pub pattern: &'static str,
+    pub pattern: String,
     /// Draws between a step and its own draw.
     pub shift: i64,
     /// The pattern in words.
@@ -26,9 +27,9 @@ pub struct Described {
     /// The seeds by sample.
     pub seeds: BTreeMap<String, u64>,
     /// `hf` or `native`.
-    pub filters: &'static str,
+    pub filters: String,
     /// `usual`, `temperature-last`, `top-p-first` or `min-p-on-logits`.
-    pub filter_order: &'static str,
+    pub filter_order: String,
 }
 
 impl Hypothesis {
@@ -44,14 +45,15 @@ impl Hypothesis {
             Some((stream.sample_id.clone(), seed))
         });
         Described {
-            sampler: sampler(self.draw),
+            sampler: sampler(self.draw).to_owned(),
             convention: convention(self.draw, evidence),
             pattern: match self.pattern {
                 Pattern::Advancing(_) => "advancing",
                 Pattern::Frozen => "frozen",
                 Pattern::Reseeded => "reseeded",
                 Pattern::Discarding => "discarding",
-            },
+            }
+            .to_owned(),
             shift,
             offset: offset(self.pattern),
             seed_rule: seed_rule(self.seed, evidence),
@@ -59,13 +61,15 @@ impl Hypothesis {
             filters: match self.rules {
                 Rules::Hf => "hf",
                 Rules::Native => "native",
-            },
+            }
+            .to_owned(),
             filter_order: match self.variant {
                 Variant::Usual => "usual",
                 Variant::TemperatureLast => "temperature-last",
                 Variant::TopPFirst => "top-p-first",
                 Variant::MinPOnLogits => "min-p-on-logits",
-            },
+            }
+            .to_owned(),
         }
     }
 }
@@ -81,7 +85,7 @@ impl Described {
         for part in [format!(", seed {}", self.seed_rule), format!(", filters {}", self.filters)] {
             text.push_str(&part);
         }
-        match self.filter_order {
+        match self.filter_order.as_str() {
             "temperature-last" => text.push_str(" at temperature 1, temperature last"),
             "top-p-first" => text.push_str(" with top-p over the whole vocabulary"),
             "min-p-on-logits" => text.push_str(" with min-p on raw logits"),
@@ -124,16 +128,33 @@ fn convention(draw: Draw, evidence: &Evidence) -> String {
         Draw::TorchCpu => "MT19937, exponential race over the whole vocabulary".to_owned(),
         Draw::Gumbel => "splitmix64 of seed, draw and id; largest ln p + noise".to_owned(),
         Draw::Sum(numbers, by) => {
-            let numbers = match numbers {
-                Numbers::Xorshift => "xorshift64 (13, 7, 17)",
-                Numbers::Philox => "Philox4x32-10, first word at counter = draw",
-                Numbers::Mersenne24 => "MT19937, 24 bits of a word",
-                Numbers::Mersenne53 => "MT19937, 53 bits of two words",
-                Numbers::Given => "the numbers given",
-            };
+            let numbers = generator(numbers);
             format!("{numbers}; first running sum above it, {}", order(by))
         }
     }
+}
+
+const fn generator(numbers: Numbers) -> &'static str {
+    match numbers {
+        Numbers::Xorshift => "xorshift64 (13, 7, 17)",
+        Numbers::Philox => "Philox4x32-10, first word at counter = draw",
+        Numbers::Mersenne24 => "MT19937, 24 bits of a word",
+        Numbers::Mersenne53 => "MT19937, 53 bits of two words",
+        Numbers::Given => "the numbers given",
+    }
+}
+
+/// What the numbers given with the evidence are.
+pub(super) fn given_numbers(evidence: &Evidence) -> Option<String> {
+    if evidence.given.is_empty() {
+        return None;
+    }
+    Some(match known_numbers(evidence) {
+        Some((numbers, rule)) => {
+            format!("{}, seed {}", generator(numbers), seed_rule(rule, evidence))
+        }
+        None => "of no known generator".to_owned(),
+    })
 }
 
 fn offset(pattern: Pattern) -> String {

@@ -281,6 +281,22 @@ fn sampled_tokens_are_the_cpus() {
     }
 }
 
+#[test]
+fn draws_and_filters_of_the_host_are_refused_there() {
+    let Some((_, device)) = both(DType::F32) else { return };
+    let warm = SamplingSpec { temperature: Some(1.0), ..SamplingSpec::default() };
+    for (sampling, word) in [
+        (SamplingSpec { sampler: Some("torch-cpu".to_owned()), ..warm.clone() }, "torch-cpu"),
+        (SamplingSpec { filters: Some("hf".to_owned()), ..warm }, "--filters native"),
+    ] {
+        let options = RunOptions { sampling, ..dense(2) };
+        let mut go = |_: &crate::Progress<'_>| std::ops::ControlFlow::Continue(());
+        let refused = device.run(&[prompt("a", 3)], &options, &mut MemorySink::default(), &mut go);
+        let why = refused.unwrap_err().to_string();
+        assert!(why.contains(word) && why.contains("--device cpu"), "{why}");
+    }
+}
+
 /// Faults that sit in kernel arguments: each changes the device's run as it changes the CPU's.
 #[test]
 fn planted_faults_show_on_the_device_as_on_the_cpu() {

@@ -1,4 +1,4 @@
-//! Draws that torch made on a device and filters of transformers, where the golden folder holds them.
+//! The native filters against kept sets of transformers: the same wherever nothing ties. Its own rules are run by `conformance`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,10 +7,6 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 use super::filter::{Filters, Survivors};
-use super::race::Race;
-
-/// SMs of the device that made the draws.
-const SM_COUNT: u32 = 132;
 
 fn folder(name: &str) -> PathBuf {
     let path = lockstep_testkit::golden().join(name);
@@ -34,85 +30,6 @@ fn elements<const N: usize, T>(
 
 fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
     elements(tensors, name, f32::from_le_bytes)
-}
-
-fn ids(tensors: &SafeTensors<'_>, name: &str) -> Vec<u32> {
-    elements(tensors, name, |bytes| u32::try_from(i64::from_le_bytes(bytes)).unwrap())
-}
-
-fn draws(race: Race, seed: u64, ids: &[u32], masses: &[f32], count: usize) -> Vec<u32> {
-    (0..count as u64)
-        .map(|draw| ids[race.run(seed, draw * race.increment(), ids, masses).unwrap().place])
-        .collect()
-}
-
-/// Runs one case; the number of draws compared.
-fn cuda_case(case: &Value, tensors: &SafeTensors<'_>) -> usize {
-    let name = case["name"].as_str().unwrap();
-    let tensor = |part: &str| format!("{name}.{part}");
-    let seed = case["seed"].as_u64().unwrap();
-    let expected = ids(tensors, &tensor("draws"));
-    let vocab = usize::try_from(case["vocab"].as_u64().unwrap_or(4000)).unwrap();
-    let race = Race::new(vocab, SM_COUNT);
-    match case["kind"].as_str().unwrap() {
-        "cuda_multinomial_sparse" => {
-            let (kept, masses) = (ids(tensors, &tensor("ids")), floats(tensors, &tensor("probs")));
-            assert_eq!(draws(race, seed, &kept, &masses, expected.len()), expected, "{name}");
-            // Over the slice of the kept ids the same seed gives another stream, torch's own for the slice.
-            let slice: Vec<u32> = (0..).take(kept.len()).collect();
-            let found =
-                draws(Race::new(kept.len(), SM_COUNT), seed, &slice, &masses, expected.len());
-            let found: Vec<u32> = found.into_iter().map(|place| kept[place as usize]).collect();
-            assert_eq!(found, ids(tensors, &tensor("kept_slice_draws")), "{name} over the slice");
-            assert_ne!(found, expected);
-        }
-        "cuda_multinomial" => {
-            let all: Vec<u32> = (0..).take(vocab).collect();
-            let masses = floats(tensors, &tensor("probs"));
-            assert_eq!(draws(race, seed, &all, &masses, expected.len()), expected, "{name}");
-            let offsets = ids(tensors, &tensor("offsets"));
-            for (draw, &offset) in offsets.iter().enumerate() {
-                let after = (draw as u64 + 1) * race.increment();
-                assert!([after, after - race.increment()].contains(&u64::from(offset)), "{name}");
-            }
-            let head = floats(tensors, &tensor("exp_head"));
-            for (id, want) in (0..).zip(&head) {
-                let found = Race::exponential(race.uniform(seed, 0, id));
-                // The device's fast logarithm is off by up to 2^-21.4 near 1 (CUDA's own table of errors).
-                let limit = 2e-6 * want + 3.7e-7;
-                assert!((found - want).abs() <= limit, "{name} {id}: {found} {want}");
-            }
-        }
-        _ => {
-            let masses = floats(tensors, &tensor("probs"));
-            for (row, masses) in masses.chunks(1000).enumerate() {
-                let all: Vec<u32> = (row as u32 * 1000..).take(1000).collect();
-                let found = draws(race, seed, &all, masses, expected.len() / 4);
-                let found: Vec<u32> = found.into_iter().map(|id| id - row as u32 * 1000).collect();
-                let want: Vec<u32> = expected.iter().skip(row).step_by(4).copied().collect();
-                assert_eq!(found, want, "{name} row {row}");
-            }
-        }
-    }
-    expected.len()
-}
-
-#[test]
-#[ignore = "needs the full golden folder: set LOCKSTEP_GOLDEN; a part of the same draws stands beside the sampler"]
-fn every_full_vocabulary_draw_of_torch_on_the_device_is_reproduced() {
-    let folder = folder("sampler");
-    let index = json(folder.join("index.json"));
-    let bytes = std::fs::read(folder.join(index["file"].as_str().unwrap())).unwrap();
-    let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    let mut compared = 0;
-    for case in index["cases"].as_array().unwrap() {
-        let cuda = case["kind"].as_str().unwrap().starts_with("cuda");
-        // Probabilities in fp16 make torch race in fp16: not the convention reproduced here.
-        if cuda && !case["name"].as_str().unwrap().starts_with("dt_") {
-            compared += cuda_case(case, &tensors);
-        }
-    }
-    assert!(compared >= 64 * 3 + 16 * 4 + 64, "{compared}");
 }
 
 #[derive(Default)]

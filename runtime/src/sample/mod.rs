@@ -14,11 +14,12 @@ mod philox;
 mod race;
 mod sampler;
 mod settings;
-mod torch_cpu;
+pub(crate) mod torch_cpu;
 
 pub use error::SampleError;
 pub(crate) use filter::TOP_P_OFF;
 pub use filter::{FilterMargins, Filters, Survivors};
 pub use race::Race;
+pub(crate) use race::Winner;
 pub use sampler::{Draw, Sampler, SamplerState};
 pub use settings::{DrawKind, FilterRules, HostDraw, Settings};

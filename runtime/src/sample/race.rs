@@ -4,6 +4,8 @@
 //! Philox4x32-10 with the seed as key and the thread as subsequence. `E_t = -ln U_t` in f32, and the largest
 //! `p_t / E_t` wins, lower id first on equal quotients. Only ids with mass need be computed.
 
+use half::f16;
+
 use super::philox::{high, low, philox4x32};
 
 const BLOCK: u64 = 256;
@@ -21,13 +23,13 @@ pub struct Race {
 
 /// The winner of a race.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Winner {
+pub(crate) struct Winner {
     /// Place in the list given.
-    pub(super) place: usize,
+    pub(crate) place: usize,
     /// Its uniform number.
-    pub(super) uniform: f32,
+    pub(crate) uniform: f32,
     /// ln of its quotient over that of the second; infinite where it ran alone.
-    pub(super) margin: f32,
+    pub(crate) margin: f32,
 }
 
 impl Race {
@@ -77,7 +79,7 @@ impl Race {
     }
 
     /// Runs the race among `ids` with the masses `probabilities`; `None` where there is nobody.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         seed: u64,
         offset: u64,
@@ -104,6 +106,29 @@ impl Race {
             uniform,
             margin: lead.ln() - second.ln(),
         })
+    }
+
+    /// The place that wins where probabilities, exponential numbers and quotients are rounded to f16, as torch races in a half-precision
+    /// tensor; lower id first on equal quotients.
+    pub(crate) fn run_half(
+        &self,
+        seed: u64,
+        offset: u64,
+        ids: &[u32],
+        probabilities: &[f16],
+    ) -> Option<usize> {
+        let mut best: Option<(usize, f16)> = None;
+        for (place, (&id, &mass)) in ids.iter().zip(probabilities).enumerate() {
+            let exponential = f16::from_f32(Self::exponential(self.uniform(seed, offset, id)));
+            let quotient = f16::from_f32(mass.to_f32() / exponential.to_f32());
+            let wins = best.is_none_or(|(leader, lead)| {
+                quotient > lead || (quotient == lead && id < ids[leader])
+            });
+            if wins {
+                best = Some((place, quotient));
+            }
+        }
+        best.map(|(place, _)| place)
     }
 }
 

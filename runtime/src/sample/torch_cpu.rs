@@ -8,20 +8,20 @@ use super::race::Winner;
 use crate::select::NoiseGenerator;
 
 /// 32-bit numbers that one element takes.
-pub(super) const WORDS: u64 = 2;
+pub(crate) const WORDS: u64 = 2;
 
 /// A generator seeded as torch does.
-pub(super) fn generator(seed: u64) -> NoiseGenerator {
+pub(crate) fn generator(seed: u64) -> NoiseGenerator {
     NoiseGenerator::new(super::philox::low(seed))
 }
 
 /// Passes over one draw from `vocab` elements.
-pub(super) fn skip(generator: &mut NoiseGenerator, vocab: usize) {
+pub(crate) fn skip(generator: &mut NoiseGenerator, vocab: usize) {
     generator.skip(2 * vocab);
 }
 
 /// Runs the race among `ids` with the masses `probabilities`; every other element has none. `None` where there is nobody.
-pub(super) fn run(
+pub(crate) fn run(
     generator: &mut NoiseGenerator,
     vocab: usize,
     ids: &[u32],
@@ -46,6 +46,11 @@ pub(super) fn run(
     }
     generator.skip(2 * vocab.saturating_sub(at));
     best.map(|(place, uniform, lead)| Winner { place, uniform, margin: lead.ln() - second.ln() })
+}
+
+/// The next element of `torch.empty(..).exponential_()`.
+pub(crate) fn next_exponential(generator: &mut NoiseGenerator) -> f32 {
+    exponential(uniform(generator.bits(), generator.bits()))
 }
 
 /// A number of `[0, 1)` on the grid of 2^-53.
@@ -79,7 +84,7 @@ mod tests {
         ] {
             let mut generator = generator(seed);
             for want in wanted {
-                let found = exponential(uniform(generator.bits(), generator.bits()));
+                let found = next_exponential(&mut generator);
                 assert!((found - want).abs() <= f32::EPSILON * want, "{seed}: {found} {want}");
             }
         }

@@ -63,7 +63,7 @@ impl NoiseGenerator {
 
     /// A value of `[0, 1)` on the grid of 2^-24.
     #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
-    pub(super) fn uniform(&mut self) -> f32 {
+    pub(crate) fn uniform(&mut self) -> f32 {
         (self.bits() & 0x00ff_ffff) as f32 * 5.960_464_5e-8
     }
 

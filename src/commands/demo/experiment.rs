@@ -155,6 +155,7 @@ impl Bench<'_> {
             | Cause::NormEpsilon
             | Cause::CausalMask
             | Cause::GqaTile => true,
+            cause if cause.is_sampler() => false,
             Cause::PhysicalPositions | Cause::ValueNotGathered | Cause::StaleRow => {
                 arm != Arm::Dense
             }

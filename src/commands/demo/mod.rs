@@ -4,6 +4,7 @@ pub(crate) mod embedded;
 mod evidence;
 mod experiment;
 mod probe;
+mod sampled;
 mod story;
 
 use std::fmt::Write as _;
@@ -11,12 +12,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use lockstep_reports::{Report, text, write_all};
-use lockstep_runtime::engine::{Engine, LoadOptions};
+use lockstep_runtime::engine::{DeviceChoice, Engine, LoadOptions};
 use lockstep_traces::{Cause, DType};
 use serde::Serialize;
 
 use super::{device, inputs};
-use crate::cli::{DemoArgs, Format};
+use crate::cli::{DemoArgs, DeviceArg, Format};
 use crate::console;
 use crate::exit::{Status, usage};
 use evidence::Evidence;
@@ -89,8 +90,17 @@ pub(crate) fn execute(args: &DemoArgs, format: Format) -> anyhow::Result<Status>
     if args.plant.as_deref() == Some("list") {
         return list(format);
     }
-    let device = device::choose(args.device)?;
     let plant = inputs::plant(args.plant.as_deref())?;
+    if let Some(cause) = plant.filter(|cause| cause.is_sampler()) {
+        // Most of the sampler's mistakes are planted in the host's sampler only, so that `auto` takes the CPU.
+        let device = match args.device {
+            DeviceArg::Auto => DeviceChoice::Cpu,
+            asked => device::choose(asked)?,
+        };
+        prepare(&args.out)?;
+        return sampled::execute(cause, device, &args.out, format);
+    }
+    let device = device::choose(args.device)?;
     prepare(&args.out)?;
     let started = Instant::now();
     let files = embedded::write(&args.out)?;
