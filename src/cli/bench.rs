@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{BenchMergeArgs, BenchRunArgs, DeviceArg};
-use super::{DeviceArg, ScoreArgs};
+use super::{BenchMergeArgs, BenchRunArgs, DeviceArg, ScoreArgs};
 
 /// What `bench` does besides measuring Lockstep itself.
 #[derive(Debug, Subcommand)]

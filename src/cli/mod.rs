@@ -1,22 +1,22 @@
 //! Arguments as they are typed. What they mean is resolved in `commands`.
 
-mod bench;
 mod audit;
+mod bench;
 mod check;
 mod claim;
 mod evaluate;
 mod ops;
 mod run;
-mod tokens;
-mod score;
 mod sampler;
+mod score;
+mod tokens;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use bench::{BenchArgs, BenchCommand};
 pub(crate) use audit::{AsideArgs, AuditArgs};
+pub(crate) use bench::{BenchArgs, BenchCommand};
 pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
@@ -24,12 +24,12 @@ pub(crate) use check::{
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
 pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
-pub(crate) use sampler::SamplerArgs;
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
-pub(crate) use tokens::{CheckTokensArgs, DiffCommand, DiffLogprobsArgs, DiffTokensArgs, DiffVerb};
+pub(crate) use sampler::SamplerArgs;
 pub(crate) use score::{GateReference, ScoreArgs};
+pub(crate) use tokens::{CheckTokensArgs, DiffCommand, DiffLogprobsArgs, DiffTokensArgs, DiffVerb};
 
 /// Finds out why one LLM runtime's output is not another's.
 #[derive(Debug, Parser)]
@@ -82,7 +82,6 @@ pub(crate) enum Command {
     Replay(ReplayCommand),
     /// Find the first places where two traces part. The baseline comes first.
     Diff(DiffVerb),
-    Diff(DiffArgs),
     /// Audit runs and artifacts: do they prove what they are used for?
     Audit(AuditArgs),
     /// Check one run against what must hold.
@@ -107,8 +106,7 @@ pub(crate) enum Command {
     Doctor,
     /// List the CUDA kernels with what each promises, or run them and show that it holds.
     Ops(OpsArgs),
-    /// Run a model over a dataset, merge shards of it, or measure this build on this machine.
-    /// Score answers, or measure this build on this machine.
+    /// Run a model over a dataset, merge shards of it, score answers, or measure this build on this machine.
     Bench(BenchArgs),
 }
 

@@ -23,8 +23,8 @@ mod report;
 mod run;
 mod sampler;
 mod selection;
-mod tokens;
 mod settings;
+mod tokens;
 
 use crate::cli::{Cli, Command, DiffCommand};
 use crate::exit::Status;

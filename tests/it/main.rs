@@ -13,6 +13,6 @@ mod misuse;
 mod ops;
 mod readme;
 mod record;
+mod sampler;
 mod score;
 mod tokens;
-mod sampler;

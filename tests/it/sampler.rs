@@ -7,13 +7,15 @@ use serde_json::{Value, json};
 use crate::kit::{Ran, Scratch, ledger, lockstep, text};
 
 /// Settings under which the embedded model's draws are a matter of chance.
-const WARM: [&str; 8] = ["--temperature", "6", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.02"];
+const WARM: [&str; 8] =
+    ["--temperature", "6", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.02"];
 
 /// Records two short problems with full logits.
 #[track_caller]
 fn sampled(out: &str, sampler: &str, extra: &[&str]) -> Ran {
     let (ledger, tasks) = (ledger(), crate::kit::tasks());
-    let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", "0-1", "--dtype", "f32"];
+    let mut args =
+        vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", "0-1", "--dtype", "f32"];
     args.extend(["--device", "cpu", "--max-new-tokens", "40", "--stop-ids", "1", "--seed", "1234"]);
     args.extend(["--record-logits", "all", "--sampler", sampler, "--out", out]);
     args.extend(extra);
@@ -118,11 +120,15 @@ fn public_reports_are_answered_from_their_files() {
     assert_eq!(answer[1]["detail"]["sampler"]["shift"], 1);
 
     let shown = lockstep(["check", "sampler", &case("29/case.json")]).expect(1).stdout;
-    for part in ["engine_kept.x [0, 1]: top-k 3, top-p 0.7 on the renormalised", "raw logits (a fault)"] {
+    for part in
+        ["engine_kept.x [0, 1]: top-k 3, top-p 0.7 on the renormalised", "raw logits (a fault)"]
+    {
         assert!(shown.contains(part), "`{part}`: {shown}");
     }
     let shown = lockstep(["replay", "sampler", &case("34/devices.json")]).expect(1).stdout;
-    for part in ["40960 is the first that differs", "0.8534690", "0.2066173", "160 blocks", "196 blocks"] {
+    for part in
+        ["40960 is the first that differs", "0.8534690", "0.2066173", "160 blocks", "196 blocks"]
+    {
         assert!(shown.contains(part), "`{part}`: {shown}");
     }
     let flags = ["--devices", "40x1024,58x1536", "--elements", "40960", "--seed", "1234"];
@@ -136,7 +142,9 @@ fn public_reports_are_answered_from_their_files() {
 #[test]
 fn golden_draws_and_filters_run_on_both_sides() {
     let golden = text(&lockstep_testkit::golden());
-    for (folder, group, least) in [("sampler", "cuda_multinomial_sparse", 3), ("filters", "filters", 932)] {
+    for (folder, group, least) in
+        [("sampler", "cuda_multinomial_sparse", 3), ("filters", "filters", 932)]
+    {
         let dir = format!("{golden}/{folder}");
         let answer = lockstep(["conformance", &dir, "--format", "json"]).expect(0).json();
         for side in ["runtime", "reference"] {
@@ -160,7 +168,8 @@ fn wrong_calls_are_refused_in_one_line() {
     check(&file, &["--sampler", "dice"]).expect_refusal(2, &["dice", "torch-cuda"]);
     check(&file, &["--temperature", "0"]).expect_refusal(2, &["temperature"]);
     check(&file, &["--filters", "none"]).expect_refusal(2, &["filters"]);
-    lockstep(["replay", "sampler", "--devices", "4x1024", "--elements", "10"]).expect_refusal(2, &["two"]);
+    lockstep(["replay", "sampler", "--devices", "4x1024", "--elements", "10"])
+        .expect_refusal(2, &["two"]);
     lockstep(["replay", "sampler", "--devices", "4by4,1x1", "--elements", "10"]).expect(2);
     let out = scratch.path("run");
     sampled(&out, "dice", &[]).expect_refusal(2, &["dice", "gumbel"]);

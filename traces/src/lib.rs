@@ -4,8 +4,8 @@
 //! here, in names, shapes and files; defaults and derived values are resolved on each side by itself
 //! (see `ARCHITECTURE.md`).
 
-pub mod artifacts;
 pub mod answers;
+pub mod artifacts;
 pub mod cause;
 pub mod check;
 pub mod claims;

@@ -170,7 +170,6 @@ pub struct DiffReport {
     pub noise: Option<NoiseReport>,
     /// Paired answers, where both sides have gold and answers.
     pub pairing: Option<PairedScores>,
-    pub pairing: Option<Pairing>,
     /// Audits of the pair, where they ran; a void one has taken the verdict.
     #[serde(default)]
     pub audits: Option<AuditReport>,

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use lockstep_reference::sample::{
-    Candidate, Filters, Geometry, Mersenne, Rules, SM_THREADS, ScoredDraw, Variant, half_exponential,
-    race_draw, race_exponential, uniform_of,
+    Candidate, Filters, Geometry, Mersenne, Rules, SM_THREADS, ScoredDraw, Variant,
+    half_exponential, race_draw, race_exponential, uniform_of,
 };
 use lockstep_traces::store::DumpFile;
 use lockstep_traces::{DType, TraceError};
@@ -126,8 +126,8 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, Conforma
     if !path.is_file() {
         return Ok(None);
     }
-    let bytes = std::fs::read(path)
-        .map_err(|source| TraceError::Io { path: path.to_owned(), source })?;
+    let bytes =
+        std::fs::read(path).map_err(|source| TraceError::Io { path: path.to_owned(), source })?;
     let value: Value = serde_json::from_slice(&bytes).map_err(|source| TraceError::Json {
         path: path.to_owned(),
         line: source.line(),
@@ -169,7 +169,9 @@ fn hold(
         } else if margin < precision {
             report.tie(1);
         } else {
-            return Err(format!("{what} {number} is {token}, expected {want} (margin {margin:.1e})"));
+            return Err(format!(
+                "{what} {number} is {token}, expected {want} (margin {margin:.1e})"
+            ));
         }
     }
     Ok(())
@@ -212,7 +214,8 @@ fn draws(
     let half = masses.dtype == DType::F16;
     let values = masses.to_f64().map_err(text)?;
     let of = |elements: u64| {
-        Geometry::new(elements, multiprocessors, SM_THREADS).ok_or("nothing to draw from".to_owned())
+        Geometry::new(elements, multiprocessors, SM_THREADS)
+            .ok_or("nothing to draw from".to_owned())
     };
     let count = wanted.len();
     match case.kind.as_str() {

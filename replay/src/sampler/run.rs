@@ -80,7 +80,9 @@ pub fn evidence_of(run: &RunReader, options: &SamplerOptions) -> Result<Evidence
     limits.dedup();
     let named = settings.claim.sampler.as_deref();
     if let Some(name) = named.filter(|name| Draw::named(name, settings.sm_count).is_none()) {
-        limits.push(format!("sampler `{name}` is not known here; the tokens are held against nothing"));
+        limits.push(format!(
+            "sampler `{name}` is not known here; the tokens are held against nothing"
+        ));
     }
     Ok(Evidence {
         streams,

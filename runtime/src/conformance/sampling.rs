@@ -64,8 +64,8 @@ pub fn run_sampling(dir: &Path) -> Result<Option<Vec<CaseResult>>, ConformanceEr
 }
 
 fn json(path: &Path) -> Result<Value, ConformanceError> {
-    let bytes = std::fs::read(path)
-        .map_err(|source| TraceError::Io { path: path.to_owned(), source })?;
+    let bytes =
+        std::fs::read(path).map_err(|source| TraceError::Io { path: path.to_owned(), source })?;
     Ok(serde_json::from_slice(&bytes).map_err(|source| TraceError::Json {
         path: path.to_owned(),
         line: source.line(),
@@ -172,7 +172,9 @@ fn draw_case(
                 let halves: Vec<f16> = halves.map(|&bytes| f16::from_le_bytes(bytes)).collect();
                 let draw = |draw| race.run_half(seed, draw * race.increment(), &all, &halves);
                 let places = (0..wanted.len() as u64).map(draw);
-                places.map(|place| Found::sure(place.map_or(u32::MAX, |place| all[place]))).collect()
+                places
+                    .map(|place| Found::sure(place.map_or(u32::MAX, |place| all[place])))
+                    .collect()
             } else {
                 raced(race, seed, &all, &masses.to_f32()?, wanted.len())
             };
@@ -285,7 +287,9 @@ fn exponentials(
         for (draw, offset) in (0_u64..).zip(ids(file, &offsets)?) {
             let before = draw * race.increment();
             if ![before, before + race.increment()].contains(&u64::from(offset)) {
-                return Err(differs(format!("offset of draw {draw} is {before}, expected {offset}")));
+                return Err(differs(format!(
+                    "offset of draw {draw} is {before}, expected {offset}"
+                )));
             }
         }
     }
@@ -447,9 +451,12 @@ mod tests {
     #[test]
     fn every_draw_of_torch_is_reproduced() {
         let results = all_agree("sampler");
-        for kind in
-            ["cuda_multinomial", "cuda_multinomial_batch", "cuda_multinomial_sparse", "cpu_multinomial"]
-        {
+        for kind in [
+            "cuda_multinomial",
+            "cuda_multinomial_batch",
+            "cuda_multinomial_sparse",
+            "cpu_multinomial",
+        ] {
             assert!(results.iter().any(|result| result.group == kind), "{kind}");
         }
         assert!(results.iter().all(|result| result.keep_equal == result.keep_rows));

@@ -1,4 +1,4 @@
-//! `bench`: answers scored, or this build measured on this machine. Every bar of `--self` is a ratio of two figures of the same run.
+//! `bench`: a model over a dataset, answers scored, or this build measured on this machine. Every bar of `--self` is a ratio of two figures of the same run.
 
 mod device;
 mod evaluate;
@@ -65,9 +65,8 @@ pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status
     match &args.command {
         Some(BenchCommand::Run(args)) => return evaluate::execute(args, format),
         Some(BenchCommand::Merge(args)) => return evaluate::merge(args, format),
+        Some(BenchCommand::Score(args)) => return score::execute(args, format),
         None => {}
-    if let Some(BenchCommand::Score(args)) = &args.command {
-        return score::execute(args, format);
     }
     if !args.itself {
         return Err(usage("bench measures Lockstep itself: give --self"));

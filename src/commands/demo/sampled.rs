@@ -69,8 +69,7 @@ pub(super) fn execute(
 ) -> anyhow::Result<Status> {
     let clock = std::time::Instant::now();
     let files = embedded::write(out)?;
-    let load =
-        LoadOptions { dtype: Some(dtype(cause)), device: asked, ..LoadOptions::default() };
+    let load = LoadOptions { dtype: Some(dtype(cause)), device: asked, ..LoadOptions::default() };
     let engine = Engine::load(&files.model, &load)?;
     let dir = out.join("runs").join("sampled");
     if record(&engine, cause, &dir)?.is_none() {
@@ -122,7 +121,12 @@ fn record(engine: &Engine, cause: Cause, dir: &Path) -> anyhow::Result<Option<()
         ..RunOptions::default()
     };
     let plan = RecordPlan { logits: Choice::All, ..RecordPlan::default() };
-    let job =
-        Job { requests: &requests, options: &options, plan: &plan, stats: None, label: Some("run") };
+    let job = Job {
+        requests: &requests,
+        options: &options,
+        plan: &plan,
+        stats: None,
+        label: Some("run"),
+    };
     Ok(recording::record(engine, &job, dir, false)?.map(|_| ()))
 }

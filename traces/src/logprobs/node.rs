@@ -81,7 +81,7 @@ impl Node {
             clippy::cast_sign_loss,
             reason = "whole, not negative and at most 2^53"
         )]
-        (value >= 0.0 && value <= 9_007_199_254_740_992.0 && value.fract() == 0.0)
+        ((0.0..=9_007_199_254_740_992.0).contains(&value) && value.fract() == 0.0)
             .then_some(value as u64)
     }
 }
