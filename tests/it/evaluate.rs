@@ -36,7 +36,7 @@ fn bench(out: &str, extra: &[&str]) -> Value {
 fn identical(left: &str, right: &str) {
     let diff = lockstep(["diff", left, right, "--format", "json"]).expect(0).json();
     assert_eq!(diff["verdict"]["kind"], "identical", "{left} {right}: {diff:#}");
-    assert!(diff["counts"]["rows_compared"].as_u64().unwrap() > 0);
+    assert!(diff["counts"]["rows_compared"].as_u64().expect("a count") > 0);
 }
 
 /// What a bench says about its rows, without times and without where they came from.
@@ -52,7 +52,7 @@ fn rows(summary: &Value, run: usize) -> Vec<Value> {
         "prompt_ids_sha256",
     ];
     let row = |sample: &Value| keys.iter().map(|key| sample[*key].clone()).collect();
-    summary["runs"][run]["samples"].as_array().unwrap().iter().map(row).collect()
+    summary["runs"][run]["samples"].as_array().expect("rows").iter().map(row).collect()
 }
 
 fn dir(out: &str, run: &str) -> String {
@@ -99,11 +99,12 @@ fn kill_on_the_way(out: &str, extra: &[&str]) {
     let started = Instant::now();
     while lines() < wanted {
         assert!(started.elapsed() < Duration::from_secs(120), "nothing was recorded");
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before it could be killed");
         sleep(Duration::from_millis(2));
     }
-    ran(std::process::Command::new("kill").args(["-KILL", &child.id().to_string()])).expect(0);
-    child.wait().unwrap();
+    // SIGKILL.
+    child.kill().expect("it dies");
+    child.wait().expect("it is gone");
 }
 
 #[test]
@@ -140,7 +141,7 @@ fn a_bench_killed_at_three_points_goes_on_to_the_same_results() {
 fn an_interrupt_leaves_a_bench_to_go_on_with() {
     let scratch = Scratch::new();
     let out = scratch.path("bench");
-    let extra = ["--select", ROWS, "--max-new-tokens", "160"];
+    let extra = ["--select", "0-9", "--max-new-tokens", "400"];
     let child = binary()
         .args(args(&out, &extra))
         .stdout(Stdio::piped())
@@ -159,8 +160,8 @@ fn an_interrupt_leaves_a_bench_to_go_on_with() {
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["status"], "incomplete");
     assert!(told["flags"][0].as_str().unwrap().contains("unfinished"), "{told:#}");
-    let done = bench(&out, &["--select", ROWS, "--max-new-tokens", "160", "--resume"]);
-    assert_eq!((&done["status"], &done["runs"][0]["rows"]), (&"complete".into(), &6.into()));
+    let done = bench(&out, &["--select", "0-9", "--max-new-tokens", "400", "--resume"]);
+    assert_eq!((&done["status"], &done["runs"][0]["rows"]), (&"complete".into(), &10.into()));
     assert!(done["runs"][0]["from_cache"].as_u64().unwrap() >= 1);
 }
 
