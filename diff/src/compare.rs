@@ -3,12 +3,13 @@
 use lockstep_traces::{Cause, DType, Evidence, Finding, Location, Verdict};
 use rayon::prelude::*;
 
+use crate::answers::{self, Normalise};
 use crate::context::{Context, Options, all_on_grid};
-use crate::report::{Counts, DiffReport, Pairing, SampleDiff, SplitAt, Splits4};
+use crate::report::{Counts, DiffReport, SampleDiff, SplitAt, Splits4};
 use crate::sample::{self, Compared};
 use crate::side::{Side, Track};
 use crate::splits::Offsets;
-use crate::stats::{Bootstrap, bootstrap_interval, mcnemar_exact, smallest_effect};
+use crate::stats::{Bootstrap, Case, Names, PairedScores};
 use crate::{inputs, noise, ties, verdict};
 
 /// Values below which a grid says nothing about a dtype.
@@ -266,30 +267,22 @@ fn sample_findings(one: &Compared) -> Vec<Finding> {
     out
 }
 
-fn pairing(left: &Side<'_>, right: &Side<'_>, ids: &[(&str, &str)]) -> Option<Pairing> {
+/// Answers of both sides against gold, sample by sample. Answers are compared as numbers where they are numbers: `062` is 62.
+fn pairing(left: &Side<'_>, right: &Side<'_>, ids: &[(&str, &str)]) -> Option<PairedScores> {
     let correct = |side: &Side<'_>, id: &str| {
         let row = side.samples.iter().find(|row| row.sample_id == id)?;
         let gold = row.gold.as_ref()?;
-        Some(row.answer.as_ref().is_some_and(|answer| answer == gold))
+        let right =
+            |answer: &String| answers::compare(gold, answer, Normalise::Number).equal == Some(true);
+        Some(row.answer.as_ref().is_some_and(right))
     };
-    let outcomes: Vec<(bool, bool)> =
-        ids.iter().filter_map(|(l, r)| correct(left, l).zip(correct(right, r))).collect();
-    if outcomes.is_empty() {
-        return None;
-    }
-    let count = |want: (bool, bool)| outcomes.iter().filter(|pair| **pair == want).count() as u64;
-    let differences: Vec<f64> =
-        outcomes.iter().map(|(l, r)| f64::from(u8::from(*r)) - f64::from(u8::from(*l))).collect();
-    let (left_only, right_only) = (count((true, false)), count((false, true)));
-    Some(Pairing {
-        what: "answers".to_owned(),
-        n: outcomes.len() as u64,
-        both: count((true, true)),
-        left_only,
-        right_only,
-        neither: count((false, false)),
-        p_value: mcnemar_exact(left_only, right_only),
-        interval: bootstrap_interval(&differences, Bootstrap::default()),
-        smallest_effect: smallest_effect(outcomes.len() as u64),
-    })
+    let cases: Vec<Case<'_>> = ids
+        .iter()
+        .filter_map(|(l, r)| {
+            let (on_left, on_right) = correct(left, l).zip(correct(right, r))?;
+            Some(Case { prompt: l, left: on_left, right: on_right })
+        })
+        .collect();
+    let names = Names { what: "answers", left: left.label, right: right.label };
+    (!cases.is_empty()).then(|| PairedScores::of(names, &cases, Bootstrap::default()))
 }

@@ -8,9 +8,7 @@ mod sample;
 mod split;
 mod tables;
 
-pub use answer::{
-    Counts, DiffReport, InputDifference, InputsCheck, Pairing, SideInfo, SplitAt, Splits4,
-};
+pub use answer::{Counts, DiffReport, InputDifference, InputsCheck, SideInfo, SplitAt, Splits4};
 pub use sample::{
     Alignment, AlignmentKind, CompactionMark, Kl, LogitStats, MaxDiff, NonFinite, Perplexity,
     Quantiles, SampleDiff, Series, SeriesPoint, TextDiff, TieEntry, TieLedger, TokenOp,

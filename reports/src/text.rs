@@ -184,6 +184,9 @@ fn comparison(screen: &mut Screen, diff: &DiffReport) {
         first("token", &diff.splits.token),
     ];
     screen.paragraph("  firsts: ", &firsts.join(", "), None);
+    if let Some(pairing) = &diff.pairing {
+        screen.paragraph("  ", &format!("{pairing}."), None);
+    }
     for finding in &diff.findings {
         self::finding(screen, finding);
     }
@@ -208,6 +211,9 @@ fn policies(screen: &mut Screen, rows: &[PolicyRow]) {
         ]);
     }
     screen.table(&table);
+    for paired in rows.iter().filter_map(|row| row.paired.as_ref()) {
+        screen.paragraph("  ", &format!("{paired}."), None);
+    }
 }
 
 /// Checks that passed are counted; the others are listed.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{BenchMergeArgs, BenchRunArgs, DeviceArg};
+use super::{BenchMergeArgs, BenchRunArgs, DeviceArg, ScoreArgs};
 
 /// What `bench` does besides measuring Lockstep itself.
 #[derive(Debug, Subcommand)]
@@ -13,6 +13,8 @@ pub(crate) enum BenchCommand {
     Run(Box<BenchRunArgs>),
     /// Put shards of a bench together; a row that is there twice or not at all is named.
     Merge(BenchMergeArgs),
+    /// Score answers of files or runs; two or more are paired, the baseline first.
+    Score(ScoreArgs),
 }
 
 /// `bench`.

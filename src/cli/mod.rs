@@ -5,6 +5,7 @@ mod check;
 mod evaluate;
 mod ops;
 mod run;
+mod score;
 
 use std::path::PathBuf;
 
@@ -20,6 +21,7 @@ pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
+pub(crate) use score::{GateReference, ScoreArgs};
 
 /// Finds out why one LLM runtime's output is not another's.
 #[derive(Debug, Parser)]
@@ -91,7 +93,7 @@ pub(crate) enum Command {
     Doctor,
     /// List the CUDA kernels with what each promises, or run them and show that it holds.
     Ops(OpsArgs),
-    /// Run a model over a dataset, merge shards of it, or measure this build on this machine.
+    /// Run a model over a dataset, merge shards of it, score answers, or measure this build on this machine.
     Bench(BenchArgs),
 }
 

@@ -4,6 +4,7 @@
 //! here, in names, shapes and files; defaults and derived values are resolved on each side by itself
 //! (see `ARCHITECTURE.md`).
 
+pub mod answers;
 pub mod cause;
 pub mod check;
 pub mod config;

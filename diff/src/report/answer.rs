@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{NoiseReport, SampleDiff, TieLedger};
+use crate::stats::PairedScores;
 
 /// One side as far as the comparison is concerned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,29 +135,6 @@ pub struct Splits4 {
     pub token: Option<SplitAt>,
 }
 
-/// Answers of the two sides, sample by sample (exact McNemar).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Pairing {
-    /// What is paired: `answers` (against gold) or `token streams`.
-    pub what: String,
-    /// Pairs.
-    pub n: u64,
-    /// Right on both sides.
-    pub both: u64,
-    /// Right on the left only.
-    pub left_only: u64,
-    /// Right on the right only.
-    pub right_only: u64,
-    /// Wrong on both sides.
-    pub neither: u64,
-    /// Exact two-sided McNemar p.
-    pub p_value: f64,
-    /// 95 % interval of the difference of the two shares (right minus left), bootstrap by sample.
-    pub interval: Option<(f64, f64)>,
-    /// Smallest difference of the shares that n pairs, all discordant ones one way, can show at p < 0.05; `null` where none can.
-    pub smallest_effect: Option<f64>,
-}
-
 /// Answer of a comparison, in order of judgement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiffReport {
@@ -189,7 +167,7 @@ pub struct DiffReport {
     /// Judgement against a same-dtype control, where one was given.
     pub noise: Option<NoiseReport>,
     /// Paired answers, where both sides have gold and answers.
-    pub pairing: Option<Pairing>,
+    pub pairing: Option<PairedScores>,
     /// Named causes that the comparison alone shows (offsets, shifts).
     pub findings: Vec<Finding>,
     /// What the evidence does not cover, one line each.

@@ -232,6 +232,12 @@ fn answers_are_paired_by_sample() {
     let pairing = compare(&left.side(), &right.side(), Options::default()).pairing.unwrap();
     assert_eq!((pairing.n, pairing.left_only, pairing.right_only), (1, 1, 0));
     assert_eq!((pairing.p_value, pairing.smallest_effect), (1.0, None));
+    left.samples[0].answer = Some("061".to_owned());
+    for trace in [&mut left, &mut right] {
+        trace.samples[0].gold = Some("61".to_owned());
+    }
+    let pairing = compare(&left.side(), &right.side(), Options::default()).pairing.unwrap();
+    assert_eq!((pairing.both, pairing.neither), (1, 0));
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Answers of the comparison over two short made-up traces, and hand-made ones beside them.
 
 use lockstep_diff::report::{
-    Control, DiffReport, DriftReport, KeepSetReport, NoiseMetric, NoiseReport, Pairing,
+    Control, DiffReport, DriftReport, KeepSetReport, NoiseMetric, NoiseReport,
 };
+use lockstep_diff::stats::{Bootstrap, Case, Names, PairedScores};
 use lockstep_diff::{Options, Side, compare};
 use lockstep_traces::manifest::Producer;
 use lockstep_traces::store::StepColumns;
@@ -89,6 +90,23 @@ fn manifest(policy: &str) -> Manifest {
     manifest
 }
 
+/// Scores of two sides by their cells: both, left only, right only, neither.
+pub(crate) fn paired(what: &str, (left, right): (&str, &str), cells: [usize; 4]) -> PairedScores {
+    let kinds = [(true, true), (true, false), (false, true), (false, false)];
+    let outcomes: Vec<(bool, bool)> = kinds
+        .into_iter()
+        .zip(cells)
+        .flat_map(|(kind, count)| std::iter::repeat_n(kind, count))
+        .collect();
+    let ids: Vec<String> = (0..outcomes.len()).map(|at| format!("sample_{at}")).collect();
+    let cases: Vec<Case<'_>> = ids
+        .iter()
+        .zip(&outcomes)
+        .map(|(prompt, (left, right))| Case { prompt, left: *left, right: *right })
+        .collect();
+    PairedScores::of(Names { what, left, right }, &cases, Bootstrap::default())
+}
+
 /// Dense against compressed, two samples, one of which is equal.
 pub(crate) fn diff() -> DiffReport {
     let mut left = rows("ledger_05", false);
@@ -105,17 +123,7 @@ pub(crate) fn diff() -> DiffReport {
         &side("runs/trt", &manifests.1, &right, &happened),
         Options::default(),
     );
-    diff.pairing = Some(Pairing {
-        what: "answers".into(),
-        n: 16,
-        both: 9,
-        left_only: 6,
-        right_only: 0,
-        neither: 1,
-        p_value: 0.031_25,
-        interval: Some((-0.6, -0.15)),
-        smallest_effect: Some(0.375),
-    });
+    diff.pairing = Some(paired("answers", ("runs/dense", "runs/trt"), [9, 6, 0, 1]));
     diff
 }
 

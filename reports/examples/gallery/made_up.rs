@@ -313,7 +313,7 @@ fn strip() -> TokenStrip {
 }
 
 fn policies() -> Vec<PolicyRow> {
-    let row = |policy: &str, exact, p: Option<f64>| PolicyRow {
+    let row = |policy: &str, exact, p: Option<f64>, paired| PolicyRow {
         policy: policy.into(),
         n: 16,
         exact,
@@ -322,12 +322,16 @@ fn policies() -> Vec<PolicyRow> {
         prefix_share: Some(Num(0.31 + 0.07 * exact as f64)),
         against: p.map(|_| "triattention (trt)".into()),
         mcnemar_p: p.map(Num),
+        paired,
         note: None,
     };
+    let against = |other, cells| {
+        Some(compared::paired("exact completions", ("triattention (trt)", other), cells))
+    };
     vec![
-        row("triattention (trt)", 6, None),
-        row("recent", 1, Some(0.0625)),
-        row("random", 0, Some(0.031_25)),
+        row("triattention (trt)", 6, None, None),
+        row("recent", 1, Some(0.0625), against("recent", [1, 5, 0, 10])),
+        row("random", 0, Some(0.031_25), against("random", [0, 6, 0, 10])),
     ]
 }
 

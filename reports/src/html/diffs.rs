@@ -276,6 +276,9 @@ fn pairing(view: &mut View<'_>, diff: &DiffReport, at: &str) -> Result<(), Repor
     }
     view.raw("</tr>\n");
     view.close_table();
+    view.raw("<p>");
+    view.text(&format!("{pairing}."));
+    view.raw("</p>\n");
     Ok(())
 }
 

@@ -111,6 +111,11 @@ pub(super) fn policies(view: &mut View<'_>, report: &Report) -> Result<(), Repor
         view.raw("</tr>\n");
     }
     view.close_table();
+    for paired in report.policy_table.iter().filter_map(|row| row.paired.as_ref()) {
+        view.raw("<p>");
+        view.text(&format!("{paired}."));
+        view.raw("</p>\n");
+    }
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_diff::stats::PairedScores;
 use lockstep_traces::manifest::Setting;
 use lockstep_traces::{Status, Verdict};
 use serde::{Deserialize, Serialize};
@@ -91,6 +92,9 @@ pub struct PolicyRow {
     pub against: Option<String>,
     /// Exact two-sided McNemar p of `exact`, paired by sample.
     pub mcnemar_p: Option<Num>,
+    /// The two policies' `exact` side by side: the policy of `against` left, this one right.
+    #[serde(default)]
+    pub paired: Option<PairedScores>,
     /// One line.
     pub note: Option<String>,
 }

@@ -1,9 +1,11 @@
-//! `bench --self`: this build on this machine. Every bar is a ratio of two figures of the same run.
+//! `bench`: models evaluated, answers scored, or this build measured on this machine. Every bar of `--self` is a ratio of two figures of the same run.
 
 mod device;
 mod evaluate;
 mod model;
 mod parts;
+mod score;
+mod scoretext;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -63,6 +65,7 @@ pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status
     match &args.command {
         Some(BenchCommand::Run(args)) => return evaluate::execute(args, format),
         Some(BenchCommand::Merge(args)) => return evaluate::merge(args, format),
+        Some(BenchCommand::Score(args)) => return score::execute(args, format),
         None => {}
     }
     if !args.itself {

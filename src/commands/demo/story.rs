@@ -1,7 +1,7 @@
 //! The demo's story: what parted, where, and why it is an honest loss or a mistake.
 
 use lockstep_diff::report::{DiffReport, SampleDiff};
-use lockstep_diff::stats::mcnemar_exact;
+use lockstep_diff::stats::{Bootstrap, Case, Names, PairedScores};
 use lockstep_reports::build::{self, Labels};
 use lockstep_reports::model::{Paragraph, ParagraphKind, PolicyRow};
 use lockstep_reports::{Num, Report};
@@ -203,10 +203,7 @@ fn policies(recorded: &[Recorded]) -> anyhow::Result<Vec<PolicyRow>> {
             .map(|one| Ok(prefix_share(one, one.diff(arm)?)))
             .collect::<anyhow::Result<_>>()?;
         shares.sort_by(f64::total_cmp);
-        let only =
-            |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|(a, b)| **a && !**b).count() as u64;
-        let p =
-            (arm != Arm::Trt).then(|| mcnemar_exact(only(&mine, &theirs), only(&theirs, &mine)));
+        let paired = (arm != Arm::Trt).then(|| paired(recorded, arm, &mine, &theirs));
         table.push(PolicyRow {
             policy: arm.name().to_owned(),
             n: theirs.len() as u64,
@@ -215,11 +212,30 @@ fn policies(recorded: &[Recorded]) -> anyhow::Result<Vec<PolicyRow>> {
             first_wrong: None,
             prefix_share: shares.get(shares.len() / 2).copied().map(Num),
             against: (arm != Arm::Trt).then(|| Arm::Trt.name().to_owned()),
-            mcnemar_p: p.map(Num),
+            mcnemar_p: paired.as_ref().map(|paired| Num(paired.p_value)),
+            paired,
             note: None,
         });
     }
     Ok(table)
+}
+
+/// Exact completions of the selector and of another policy, problem by problem.
+fn paired(recorded: &[Recorded], arm: Arm, mine: &[bool], theirs: &[bool]) -> PairedScores {
+    let ids = recorded
+        .iter()
+        .filter(|one| compacted(one))
+        .map(|one| one.problem.request.sample_id.as_str());
+    let cases: Vec<Case<'_>> = ids
+        .zip(mine.iter().zip(theirs))
+        .map(|(prompt, (left, right))| Case { prompt, left: *left, right: *right })
+        .collect();
+    let names = Names {
+        what: "completions equal to the dense run",
+        left: Arm::Trt.name(),
+        right: arm.name(),
+    };
+    PairedScores::of(names, &cases, Bootstrap::default())
 }
 
 fn compacted(one: &Recorded) -> bool {
@@ -255,13 +271,13 @@ fn comparison(table: &[PolicyRow]) -> Vec<Paragraph> {
         ),
     )];
     for row in table {
-        let p = row
-            .mcnemar_p
-            .map_or_else(String::new, |p| format!(", exact McNemar against trt p = {:.3}", p.0));
-        lines.push(item(format!(
-            "{}: {} of {} runs equal the dense run token for token{p}",
-            row.policy, row.exact, row.n
-        )));
+        lines.push(item(match &row.paired {
+            Some(paired) => paired.to_string(),
+            None => format!(
+                "{}: {} of {} runs equal the dense run token for token",
+                row.policy, row.exact, row.n
+            ),
+        }));
     }
     lines.push(Paragraph::new(
         ParagraphKind::Text,
