@@ -337,6 +337,40 @@ fn dense_policy_and_reference_run_over_the_same_rows() {
 }
 
 #[test]
+fn shared_seeds_and_doubled_beginnings_are_flagged_and_a_clean_bench_has_no_flag() {
+    let scratch = Scratch::new();
+    let (file, out, clean) =
+        (scratch.path("rows.jsonl"), scratch.path("out"), scratch.path("clean"));
+    fs::write(
+        &file,
+        "{\"id\":\"a\",\"prompt_ids\":[1,3,477],\"seed_index\":7}\n{\"id\":\"b\",\"prompt_ids\":[1,1,3],\"seed_index\":7}\n",
+    )
+    .unwrap();
+    let sampled =
+        ["--temperature", "1.0", "--seed", "5", "--max-new-tokens", "3", "--format", "json"];
+    let run = |out: &str, dataset: &str, more: &[&str]| {
+        let mut call = vec!["bench", "run", "--model", "ledger", "--device", "cpu"];
+        call.extend(["--dataset", dataset, "--out", out]);
+        call.extend(sampled);
+        lockstep(call.into_iter().chain(more.iter().copied())).expect(0).json()
+    };
+    let summary = run(&out, &file, &[]);
+    let flags: Vec<&str> =
+        summary["flags"].as_array().unwrap().iter().map(|flag| flag.as_str().unwrap()).collect();
+    assert_eq!(flags.len(), 2, "{flags:?}");
+    assert!(flags[0].contains("1 prompts, first `b`"), "{flags:?}");
+    assert!(flags[1].contains("dense: 1 rows share an effective seed"), "{flags:?}");
+    let rows = &summary["runs"][0]["samples"];
+    assert_eq!(
+        (&rows[1]["base_seed"], &rows[1]["seed_index"], &rows[1]["effective_seed"]),
+        (&5.into(), &7.into(), &12.into())
+    );
+    // Without gold answers nothing is scored and nothing is paired.
+    assert_eq!(summary["runs"][0]["scores"]["outcomes"]["unscored"], 2);
+    assert_eq!(run(&clean, "ledger", &["--limit", "2"])["flags"], serde_json::json!([]));
+}
+
+#[test]
 fn datasets_that_are_no_datasets_are_refused_with_their_line() {
     let scratch = Scratch::new();
     let (file, out) = (scratch.path("rows.jsonl"), scratch.path("out"));
