@@ -114,7 +114,7 @@ pub(crate) struct StopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ScoringArgs {
     /// How the answer is read: strict-boxed, strict-boxed-fbox, trtmc-cpp, trtmc-python.
-    #[arg(long, default_value = "strict-boxed", value_parser = rule)]
+    #[arg(long, visible_alias = "rule", default_value = "strict-boxed", value_parser = rule)]
     pub(crate) answer_rule: Rule,
     /// What makes two answers equal: integer, integer:LOW..HIGH, number, text.
     #[arg(long, default_value = "number")]

@@ -36,7 +36,7 @@ fn bench(out: &str, extra: &[&str]) -> Value {
 fn identical(left: &str, right: &str) {
     let diff = lockstep(["diff", left, right, "--format", "json"]).expect(0).json();
     assert_eq!(diff["verdict"]["kind"], "identical", "{left} {right}: {diff:#}");
-    assert!(diff["counts"]["rows_compared"].as_u64().unwrap() > 0);
+    assert!(diff["counts"]["rows_compared"].as_u64().expect("a count") > 0);
 }
 
 /// What a bench says about its rows, without times and without where they came from.
@@ -52,7 +52,7 @@ fn rows(summary: &Value, run: usize) -> Vec<Value> {
         "prompt_ids_sha256",
     ];
     let row = |sample: &Value| keys.iter().map(|key| sample[*key].clone()).collect();
-    summary["runs"][run]["samples"].as_array().unwrap().iter().map(row).collect()
+    summary["runs"][run]["samples"].as_array().expect("rows").iter().map(row).collect()
 }
 
 fn dir(out: &str, run: &str) -> String {
@@ -99,11 +99,12 @@ fn kill_on_the_way(out: &str, extra: &[&str]) {
     let started = Instant::now();
     while lines() < wanted {
         assert!(started.elapsed() < Duration::from_secs(120), "nothing was recorded");
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before it could be killed");
         sleep(Duration::from_millis(2));
     }
-    ran(std::process::Command::new("kill").args(["-KILL", &child.id().to_string()])).expect(0);
-    child.wait().unwrap();
+    // SIGKILL.
+    child.kill().expect("it dies");
+    child.wait().expect("it is gone");
 }
 
 #[test]
@@ -140,7 +141,7 @@ fn a_bench_killed_at_three_points_goes_on_to_the_same_results() {
 fn an_interrupt_leaves_a_bench_to_go_on_with() {
     let scratch = Scratch::new();
     let out = scratch.path("bench");
-    let extra = ["--select", ROWS, "--max-new-tokens", "160"];
+    let extra = ["--select", "0-9", "--max-new-tokens", "400"];
     let child = binary()
         .args(args(&out, &extra))
         .stdout(Stdio::piped())
@@ -159,8 +160,8 @@ fn an_interrupt_leaves_a_bench_to_go_on_with() {
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["status"], "incomplete");
     assert!(told["flags"][0].as_str().unwrap().contains("unfinished"), "{told:#}");
-    let done = bench(&out, &["--select", ROWS, "--max-new-tokens", "160", "--resume"]);
-    assert_eq!((&done["status"], &done["runs"][0]["rows"]), (&"complete".into(), &6.into()));
+    let done = bench(&out, &["--select", "0-9", "--max-new-tokens", "400", "--resume"]);
+    assert_eq!((&done["status"], &done["runs"][0]["rows"]), (&"complete".into(), &10.into()));
     assert!(done["runs"][0]["from_cache"].as_u64().unwrap() >= 1);
 }
 
@@ -333,6 +334,40 @@ fn dense_policy_and_reference_run_over_the_same_rows() {
     }
     let text = fs::read_to_string(out + "/summary.txt").unwrap();
     assert!(text.contains("dense") && text.contains("teacher-forced"), "{text}");
+}
+
+#[test]
+fn shared_seeds_and_doubled_beginnings_are_flagged_and_a_clean_bench_has_no_flag() {
+    let scratch = Scratch::new();
+    let (file, out, clean) =
+        (scratch.path("rows.jsonl"), scratch.path("out"), scratch.path("clean"));
+    fs::write(
+        &file,
+        "{\"id\":\"a\",\"prompt_ids\":[1,3,477],\"seed_index\":7}\n{\"id\":\"b\",\"prompt_ids\":[1,1,3],\"seed_index\":7}\n",
+    )
+    .unwrap();
+    let sampled =
+        ["--temperature", "1.0", "--seed", "5", "--max-new-tokens", "3", "--format", "json"];
+    let run = |out: &str, dataset: &str, more: &[&str]| {
+        let mut call = vec!["bench", "run", "--model", "ledger", "--device", "cpu"];
+        call.extend(["--dataset", dataset, "--out", out]);
+        call.extend(sampled);
+        lockstep(call.into_iter().chain(more.iter().copied())).expect(0).json()
+    };
+    let summary = run(&out, &file, &[]);
+    let flags: Vec<&str> =
+        summary["flags"].as_array().unwrap().iter().map(|flag| flag.as_str().unwrap()).collect();
+    assert_eq!(flags.len(), 2, "{flags:?}");
+    assert!(flags[0].contains("1 prompts, first `b`"), "{flags:?}");
+    assert!(flags[1].contains("dense: 1 rows share an effective seed"), "{flags:?}");
+    let rows = &summary["runs"][0]["samples"];
+    assert_eq!(
+        (&rows[1]["base_seed"], &rows[1]["seed_index"], &rows[1]["effective_seed"]),
+        (&5.into(), &7.into(), &12.into())
+    );
+    // Without gold answers nothing is scored and nothing is paired.
+    assert_eq!(summary["runs"][0]["scores"]["outcomes"]["unscored"], 2);
+    assert_eq!(run(&clean, "ledger", &["--limit", "2"])["flags"], serde_json::json!([]));
 }
 
 #[test]

@@ -79,12 +79,13 @@ impl StopRules {
 
     /// Keys and values for the manifest.
     pub(super) fn config(&self) -> Vec<(&'static str, Value)> {
+        let rule = if self.on_answer { "answer" } else { "none" };
         let mut all = vec![
             ("stop.strings", Value::from(self.strings.clone())),
-            ("stop.on_answer", Value::from(self.on_answer)),
+            ("stop.rule", Value::from(rule)),
         ];
         if self.on_answer {
-            all.push(("stop.check_interval", Value::from(self.check_interval)));
+            all.push(("stop.interval", Value::from(self.check_interval)));
             all.push(("stop.answer_rule", Value::from(ANSWER_RULE)));
         }
         all

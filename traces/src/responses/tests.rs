@@ -6,6 +6,9 @@ use super::*;
 use crate::manifest::Producer;
 use crate::{EventRow, FinishReason, Manifest, Phase, SampleRow, StepRow, TraceError};
 
+/// Turns a manifest into another one.
+type Change<'a> = &'a dyn Fn(&mut Manifest);
+
 fn manifest() -> Manifest {
     let producer = Producer { version: "0.1.0".into(), ..Producer::default() };
     let mut manifest = Manifest::new(producer, "cpu");
@@ -214,14 +217,14 @@ fn a_cache_of_another_configuration_is_refused_with_the_first_key() {
             .map(|_| ())
             .map_err(|error| error.to_string())
     };
-    let cases: [(&dyn Fn(&mut Manifest), &str); 6] = [
+    let cases: [(Change<'_>, &str); 6] = [
         (
             &|m| m.set("sampling.temperature", 0.7, "flag"),
             "`sampling.temperature` is 0.6 there and 0.7 here",
         ),
         (
-            &|m| m.set("stop.on_answer", true, "flag"),
-            "`stop.on_answer` is not set there and true here",
+            &|m| m.set("stop.rule", "answer", "flag"),
+            "`stop.rule` is not set there and \"answer\" here",
         ),
         (
             &|m| {

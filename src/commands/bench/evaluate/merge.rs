@@ -7,6 +7,7 @@ use lockstep_traces::store::{RunReader, RunWriter, StepQuery};
 use lockstep_traces::{RecordPlan, TraceSink as _};
 
 use super::plan::{self, Plan};
+use super::prompts::PromptInfo;
 use super::summary::{Recorded, Summary};
 use super::text;
 use crate::cli::{BenchMergeArgs, Format};
@@ -58,6 +59,14 @@ pub(crate) fn execute(args: &BenchMergeArgs, format: Format) -> anyhow::Result<S
     let merged = Plan {
         shard: None,
         rows: first.plan.expected.iter().map(|row| row.sample_id.clone()).collect(),
+        prompts: PromptInfo {
+            templated: parts.iter().map(|part| part.plan.prompts.templated).sum(),
+            doubled_bos: parts
+                .iter()
+                .flat_map(|part| part.plan.prompts.doubled_bos.clone())
+                .collect(),
+            ..first.plan.prompts.clone()
+        },
         batch: parts.iter().map(|part| part.plan.batch).max().unwrap_or(1),
         ..first.plan.clone()
     };
@@ -69,7 +78,7 @@ pub(crate) fn execute(args: &BenchMergeArgs, format: Format) -> anyhow::Result<S
             name: (*name).to_owned(),
             complete: true,
             work: None,
-            served: merged.rows.clone(),
+            served: Vec::new(),
             remarks: Vec::new(),
         });
     }
@@ -189,6 +198,9 @@ fn copy(name: &str, plan: &Plan, parts: &[Part], tally: &Tally, out: &Path) -> a
     let mut manifest = model.manifest().clone();
     manifest.producer = recording::producer(&manifest.producer.name);
     manifest.created_at = recording::now();
+    // Remarks are about the rows of one part.
+    manifest.remarks =
+        distinct(runs.iter().flatten().flat_map(|run| run.manifest().remarks.clone()));
     manifest.set("run.samples", plan.rows.clone(), "merge");
     let indexes: Vec<u64> = plan.expected.iter().map(|row| row.row_index).collect();
     manifest.set("dataset.row_index", indexes, "merge");
@@ -224,4 +236,86 @@ fn copy(name: &str, plan: &Plan, parts: &[Part], tally: &Tally, out: &Path) -> a
         writer.sample(sample)?;
     }
     Ok(writer.finish()?)
+}
+
+/// Each remark once, in order.
+fn distinct(remarks: impl Iterator<Item = String>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for remark in remarks {
+        if !all.contains(&remark) {
+            all.push(remark);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::bench::evaluate::plan::{DatasetInfo, Expected};
+
+    fn plan(ids: &[&str]) -> Plan {
+        let expected = ids
+            .iter()
+            .zip(0..)
+            .map(|(id, row_index)| Expected { sample_id: (*id).to_owned(), row_index });
+        Plan {
+            schema: 1,
+            dataset: DatasetInfo {
+                path: "d".into(),
+                sha256: "0".into(),
+                form: "plain".into(),
+                rows: ids.len(),
+            },
+            prompts: PromptInfo {
+                template: "none".into(),
+                template_sha256: None,
+                add_generation_prompt: None,
+                enable_thinking: None,
+                instruction: None,
+                templated: 0,
+                doubled_bos: Vec::new(),
+            },
+            expected: expected.collect(),
+            shard: None,
+            rows: Vec::new(),
+            batch: 1,
+            arms: Vec::new(),
+        }
+    }
+
+    fn held(parts: &[(&str, &[&str])]) -> Vec<(String, Vec<String>)> {
+        let owned = |(dir, ids): &(&str, &[&str])| {
+            ((*dir).to_owned(), ids.iter().map(|id| (*id).to_owned()).collect())
+        };
+        parts.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn every_row_once_is_clean() {
+        let tally =
+            tally("dense", &plan(&["a", "b", "c"]), &held(&[("x", &["c", "a"]), ("y", &["b"])]))
+                .unwrap();
+        assert_eq!(tally.missing, [""; 0]);
+        assert_eq!(
+            tally.found.into_iter().collect::<Vec<_>>(),
+            [("a".into(), 0), ("b".into(), 1), ("c".into(), 0)]
+        );
+    }
+
+    #[test]
+    fn a_doubled_a_missing_and_a_foreign_row_are_named() {
+        let plan = plan(&["a", "b", "c"]);
+        let fault = |parts: &[(&str, &[&str])]| {
+            tally("dense", &plan, &held(parts)).unwrap_err().to_string()
+        };
+        let twice = fault(&[("x", &["a"]), ("y", &["b", "a"])]);
+        assert!(twice.contains("`a` is in x and in y"), "{twice}");
+        assert!(fault(&[("x", &["a", "a"])]).contains("`a` is in x and in x"));
+        assert!(fault(&[("x", &["a", "z"])]).contains("`z` was not selected"));
+        assert_eq!(
+            tally("dense", &plan, &held(&[("x", &["b"]), ("y", &[])])).unwrap().missing,
+            ["a", "c"]
+        );
+    }
 }

@@ -86,7 +86,8 @@ impl Prompts {
                 seed_index: Some(row.effective_index()),
             });
         }
-        let info = maker.info(templated, doubled_bos);
+        let applies = dataset.rows.iter().any(|row| maker.applies(row));
+        let info = maker.info(applies, templated, doubled_bos);
         Ok(Self { requests, indexes, info })
     }
 
@@ -104,14 +105,20 @@ impl Prompts {
     pub(super) fn describe(
         &self,
         dataset: &Dataset,
+        args: &PromptArgs,
         manifest: &mut Manifest,
     ) -> anyhow::Result<()> {
         let info = &self.info;
-        manifest.set("prompt.template", info.template.clone(), "flag");
-        manifest.set("prompt.template_sha256", info.template_sha256.clone(), "flag");
-        manifest.set("prompt.add_generation_prompt", info.add_generation_prompt, "flag");
-        manifest.set("prompt.enable_thinking", info.enable_thinking, "flag");
-        manifest.set("prompt.instruction", info.instruction.clone(), "flag");
+        let given = |given: bool| if given { "flag" } else { "default" };
+        let asked = given(args.chat_template != "auto");
+        manifest.set("prompt.template", info.template.clone(), asked);
+        manifest.set("prompt.template_sha256", info.template_sha256.clone(), asked);
+        let opening = given(args.no_generation_prompt);
+        manifest.set("prompt.add_generation_prompt", info.add_generation_prompt, opening);
+        let thinking = given(args.enable_thinking.is_some());
+        manifest.set("prompt.enable_thinking", info.enable_thinking, thinking);
+        let instruction = given(args.instruction.is_some());
+        manifest.set("prompt.instruction", info.instruction.clone(), instruction);
         manifest.set("dataset.sha256", dataset.sha256.clone(), "file");
         manifest.set("dataset.form", dataset.form.name(), "file");
         manifest.set("dataset.row_index", serde_json::to_value(&self.indexes)?, "file");
@@ -172,13 +179,21 @@ impl Maker<'_> {
             .context("the model folder has no tokenizer.json; give rows with `prompt_ids`")
     }
 
-    fn info(self, templated: usize, doubled_bos: Vec<String>) -> PromptInfo {
-        let template = self.template.filter(|_| templated > 0);
+    /// Does the template apply to rows like this one?
+    fn applies(&self, row: &DatasetRow) -> bool {
+        let final_text = self.final_text && matches!(row.prompt, Prompt::Text(_));
+        self.template.is_some() && !final_text && !matches!(row.prompt, Prompt::Ids { .. })
+    }
+
+    /// `applies`: to any row of the dataset, whatever the shard.
+    fn info(self, applies: bool, templated: usize, doubled_bos: Vec<String>) -> PromptInfo {
+        let template = self.template.filter(|_| applies);
+        let flags = template.as_ref().map(|_| self.flags);
         PromptInfo {
             template: template.as_ref().map_or("none", |chat| chat.source.as_str()).to_owned(),
             template_sha256: template.as_ref().map(ChatTemplate::sha256),
-            add_generation_prompt: template.as_ref().map(|_| self.flags.add_generation_prompt),
-            enable_thinking: template.as_ref().and(self.flags.enable_thinking),
+            add_generation_prompt: flags.map(|flags| flags.add_generation_prompt),
+            enable_thinking: flags.and_then(|flags| flags.enable_thinking),
             instruction: self.instruction,
             templated,
             doubled_bos,

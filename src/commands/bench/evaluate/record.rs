@@ -107,7 +107,7 @@ impl<'a> Session<'a> {
             manifest.model.stats_sha256 = Some(lockstep_traces::hash::sha256_file(path)?);
             manifest.set("policy.stats", path.display().to_string(), "flag");
         }
-        self.prompts.describe(self.dataset, &mut manifest)?;
+        self.prompts.describe(self.dataset, &self.args.prompts, &mut manifest)?;
         manifest.set("bench.configuration", arm.name.clone(), "flag");
         manifest.set("bench.shard", self.args.shard.map(|shard| shard.to_string()), "flag");
         Ok(manifest)

@@ -81,3 +81,54 @@ pub(super) fn paired(left: &Side<'_>, right: &Side<'_>) -> PairedScores {
     let (left_only, right_only) = (alone(left, right), alone(right, left));
     PairedScores::of(names, &cases, Bootstrap::default()).unpaired(left_only, right_only)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_diff::answers::{Normalise, Rule};
+
+    const HOW: ScoringArgs =
+        ScoringArgs { answer_rule: Rule::StrictBoxed, normalise: Normalise::Number };
+
+    fn row(text: &str, gold: Option<&str>, finish: FinishReason) -> SampleRow {
+        SampleRow {
+            text: Some(text.to_owned()),
+            gold: gold.map(str::to_owned),
+            generated_ids: vec![1, 2, 3],
+            finish,
+            ..SampleRow::bare("x")
+        }
+    }
+
+    #[test]
+    fn outcomes_are_counted_and_rows_without_gold_are_in_no_share() {
+        let rows = [
+            row(r"\boxed{07}", Some("7"), FinishReason::Eos),
+            row(r"\boxed{8}", Some("7"), FinishReason::Eos),
+            row("no box", Some("7"), FinishReason::Eos),
+            row("no box", Some("7"), FinishReason::Length),
+            row(r"\boxed{7}", None, FinishReason::Eos),
+        ];
+        let scored: Vec<Scored> = rows.iter().map(|row| score(row, &HOW)).collect();
+        assert_eq!(scored[0].answer.as_deref(), Some("07"));
+        let scores = Scores::of(&scored, &HOW);
+        let counts = ["correct", "wrong", "no-answer", "cut-off", "unscored"]
+            .map(|word| scores.outcomes[word]);
+        assert_eq!(counts, [1, 1, 1, 1, 1]);
+        assert_eq!((scores.correct.hits, scores.correct.n), (1, 4));
+    }
+
+    #[test]
+    fn only_samples_of_both_sides_are_paired() {
+        let left: Side<'_> =
+            ("dense", [("a", true), ("b", true), ("c", false), ("d", true)].into());
+        let right: Side<'_> =
+            ("trt", [("a", true), ("b", false), ("c", false), ("e", true)].into());
+        let pair = paired(&left, &right);
+        assert_eq!(
+            (pair.n, pair.both, pair.left_only, pair.right_only, pair.neither),
+            (3, 1, 1, 0, 1)
+        );
+        assert_eq!((pair.left_unpaired, pair.right_unpaired), (1, 1));
+    }
+}

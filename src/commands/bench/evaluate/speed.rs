@@ -96,7 +96,6 @@ mod tests {
 
     /// Two rows of unlike rates: 100 tokens in 1 s and 10 tokens in 4 s. The mean of the rates would be 51.25.
     #[test]
-    #[expect(clippy::float_cmp, reason = "quotients of small whole numbers and powers of two")]
     fn rates_are_sums_over_sums_and_each_has_its_own_convention() {
         let speed = Speed::of(&[row(8, 100, 0.5, 1.0), row(24, 10, 1.5, 4.0)]);
         assert_eq!(speed.generated_per_decode_second, Some(22.0));

@@ -274,7 +274,7 @@ fn stop_rules(manifest: &Manifest) -> StopRules {
         manifest.get("stop.strings").and_then(|value| serde_json::from_value(value.clone()).ok());
     StopRules {
         strings: strings.unwrap_or_default(),
-        on_answer: manifest.get("stop.on_answer").and_then(Value::as_bool).unwrap_or(false),
+        on_answer: manifest.get("stop.rule").and_then(Value::as_str) == Some("answer"),
         ..StopRules::default()
     }
 }
