@@ -5,6 +5,7 @@
 
 mod made;
 mod merge;
+mod query;
 mod rows;
 mod sample;
 mod subject;
