@@ -60,6 +60,7 @@ pub fn compare(left: &Side<'_>, right: &Side<'_>, options: Options<'_>) -> DiffR
         ties,
         pairing: pairing(left, right, &ids),
         limits: limits(&ctx, &inputs.prompts_equal),
+        audits: None,
         findings,
         summary: summary(&samples, &verdict),
         samples,

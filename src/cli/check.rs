@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use lockstep_traces::{DType, RuleSet};
 
+use super::AsideArgs;
+
 /// `replay`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ReplayCommand {
@@ -131,6 +133,11 @@ pub(crate) struct DiffArgs {
     /// Also write the report here.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
+    /// Compare the effective configurations and nothing else.
+    #[arg(long, conflicts_with_all = ["control", "truth", "model", "out", "ignore_audit"])]
+    pub(crate) manifest: bool,
+    #[command(flatten)]
+    pub(crate) aside: AsideArgs,
 }
 
 /// Which side runs the vectors.

@@ -1,5 +1,6 @@
 //! Arguments as they are typed. What they mean is resolved in `commands`.
 
+mod audit;
 mod check;
 mod ops;
 mod run;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use audit::{AsideArgs, AuditArgs};
 pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     Replay(ReplayCommand),
     /// Find the first places where two traces part. The baseline comes first.
     Diff(DiffArgs),
+    /// Audit runs and artifacts: do they prove what they are used for?
+    Audit(AuditArgs),
     /// Check one run against what must hold.
     #[command(subcommand)]
     Check(CheckCommand),
@@ -103,6 +107,8 @@ pub(crate) struct ReportArgs {
     /// Model folder, for token texts.
     #[arg(long)]
     pub(crate) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) aside: AsideArgs,
 }
 
 /// Foreign layouts.

@@ -9,7 +9,7 @@ use lockstep_runtime::tokenize::Tokenizer;
 use lockstep_traces::Status as RunStatus;
 
 use super::inputs::Trace;
-use super::pages;
+use super::{audit, pages, settings};
 use crate::cli::{DiffArgs, Format};
 use crate::console;
 use crate::exit::{Status, usage};
@@ -29,10 +29,16 @@ pub(crate) fn execute(args: &DiffArgs, format: Format) -> anyhow::Result<Status>
     if args.pair_by_order {
         right.rename_as(&left);
     }
+    if args.manifest {
+        return settings::execute(&left, &right, format);
+    }
+    let ignored = audit::ignored(&args.aside)?;
     let control = args.control.as_deref().map(Trace::read).transpose()?;
     let truth = args.truth.as_deref().map(Trace::read).transpose()?;
     let tokenizer = args.model.as_deref().map(tokenizer).transpose()?.flatten();
-    let report = compare(&left, &right, truth.as_ref().zip(control.as_ref()), tokenizer.as_ref());
+    let mut report =
+        compare(&left, &right, truth.as_ref().zip(control.as_ref()), tokenizer.as_ref());
+    audit::of_pair(&left, &right, &mut report, &ignored);
     let page = page(&left, &right, &report, tokenizer.as_ref(), args);
     if let Some(out) = &args.out {
         let files = write_all(&page, out)?;
@@ -90,6 +96,7 @@ fn page(
     let command = format!("lockstep diff {} {}", args.baseline.display(), args.target.display());
     let mut report = Report::new("Where two traces part", command, diff.verdict.clone());
     report.story.push(Paragraph::new(ParagraphKind::Headline, diff.summary.clone()));
+    audit::add_paragraphs(&mut report, diff);
     pages::add_pair(&mut report, left, right, diff, tokenizer);
     report.findings.clone_from(&diff.findings);
     report.limits.clone_from(&diff.limits);

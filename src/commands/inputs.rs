@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use lockstep_diff::Side;
 use lockstep_runtime::engine::Request;
+use lockstep_traces::hash::sha256_file;
 use lockstep_traces::store::{RunReader, is_run};
 use lockstep_traces::{Cause, Loaded, SampleRow};
 use serde::Deserialize;
@@ -16,14 +17,20 @@ pub(crate) struct Trace {
     pub(crate) label: String,
     pub(crate) loaded: Loaded,
     pub(crate) samples: Vec<SampleRow>,
+    /// sha256 of the manifest of a run.
+    pub(crate) identity: Option<String>,
 }
 
 impl Trace {
     /// Reads a run folder or a foreign trace.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let loaded = lockstep_traces::load(path)?;
-        let samples = if is_run(path) { RunReader::open(path)?.samples()? } else { Vec::new() };
-        Ok(Self { label: path.display().to_string(), loaded, samples })
+        let (samples, identity) = if is_run(path) {
+            (RunReader::open(path)?.samples()?, Some(sha256_file(path.join("manifest.json"))?))
+        } else {
+            (Vec::new(), None)
+        };
+        Ok(Self { label: path.display().to_string(), loaded, samples, identity })
     }
 
     /// Drops the rows of every other sample.

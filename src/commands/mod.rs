@@ -1,5 +1,6 @@
 //! What each verb does. A command wires libraries together; it computes nothing itself.
 
+mod audit;
 mod bench;
 mod calibrate;
 mod check;
@@ -19,6 +20,7 @@ mod replaying;
 mod report;
 mod run;
 mod selection;
+mod settings;
 
 use crate::cli::{Cli, Command};
 use crate::exit::Status;
@@ -26,6 +28,7 @@ use crate::exit::Status;
 /// Carries out the command line.
 pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
     match &cli.command {
+        Command::Audit(args) => audit::execute(args, cli.verbose, cli.format),
         Command::Check(command) => check::execute(command, cli.format),
         Command::Demo(args) => demo::execute(args, cli.format),
         Command::Replay(command) => replay::execute(command, cli.format),

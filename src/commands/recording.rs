@@ -43,7 +43,7 @@ pub(crate) fn producer(name: &str) -> Producer {
     }
 }
 
-/// Seconds since the epoch as RFC 3339 in UTC.
+/// Now, as RFC 3339 in UTC.
 #[expect(
     clippy::disallowed_methods,
     reason = "the manifest is the one place that records wall time"
@@ -52,6 +52,11 @@ pub(crate) fn now() -> String {
     let seconds = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |elapsed| elapsed.as_secs());
+    rfc3339(seconds)
+}
+
+/// Seconds since the epoch as RFC 3339 in UTC.
+pub(crate) fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     format!(

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use lockstep_diff::DiffReport;
+use lockstep_diff::audits::report::Ignored;
 use lockstep_diff::gather::GatherOptions;
 use lockstep_reports::build::{self, Labels};
 use lockstep_reports::model::{Paragraph, ParagraphKind};
@@ -15,7 +16,7 @@ use lockstep_traces::store::{RunReader, is_run};
 use serde_json::json;
 
 use super::inputs::Trace;
-use super::{diff, pages};
+use super::{audit, diff, pages};
 use crate::cli::{Format, ReportArgs};
 use crate::console;
 use crate::exit::Status;
@@ -25,7 +26,9 @@ pub(crate) fn execute(args: &ReportArgs, format: Format) -> anyhow::Result<Statu
     let report = match args.inputs.as_slice() {
         [one] if !is_run(one) && is_json_answer(one) => of_answer(one)?,
         [one] => of_run(one, tokenizer.as_ref())?,
-        [baseline, targets @ ..] => of_pairs(baseline, targets, tokenizer.as_ref())?,
+        [baseline, targets @ ..] => {
+            of_pairs(baseline, targets, tokenizer.as_ref(), &audit::ignored(&args.aside)?)?
+        }
         [] => {
             return Err(crate::exit::usage(
                 "give a run, a pair of traces, or the answer of `diff`",
@@ -58,6 +61,7 @@ fn of_answer(path: &Path) -> anyhow::Result<Report> {
         diff.verdict.clone(),
     );
     report.story.push(Paragraph::new(ParagraphKind::Headline, diff.summary.clone()));
+    audit::add_paragraphs(&mut report, &diff);
     let (left, right) = pages::names(&diff);
     let labels = Labels { left: &left, right: &right };
     for sample in &diff.samples {
@@ -109,6 +113,7 @@ fn of_pairs(
     baseline: &Path,
     targets: &[PathBuf],
     tokenizer: Option<&Tokenizer>,
+    ignored: &[Ignored],
 ) -> anyhow::Result<Report> {
     let left = Trace::read(baseline)?;
     let mut report = Report::new("Where traces part", String::new(), Verdict::Identical);
@@ -116,12 +121,14 @@ fn of_pairs(
     for path in targets {
         let _ = write!(report.command, " {}", path.display());
         let right = Trace::read(path)?;
-        let diff = diff::compare(&left, &right, None, tokenizer);
+        let mut diff = diff::compare(&left, &right, None, tokenizer);
+        audit::of_pair(&left, &right, &mut diff, ignored);
         report.verdict = report.verdict.clone().worst(diff.verdict.clone());
         report.story.push(Paragraph::new(
             ParagraphKind::Text,
             format!("{}: {}", path.display(), diff.summary),
         ));
+        audit::add_paragraphs(&mut report, &diff);
         pages::add_pair(&mut report, &left, &right, &diff, tokenizer);
         report.findings.extend(diff.findings.iter().cloned());
         report.limits.extend(diff.limits.iter().cloned());

@@ -1,5 +1,6 @@
 //! Integration tests: the binary as a user types it. One test binary, since each would link everything again.
 
+mod audit;
 mod badinput;
 mod commands;
 mod conformance;

@@ -103,3 +103,83 @@ fn silent(audit: &Audit) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Note, Sample};
+    use super::*;
+
+    fn clean() -> Control {
+        let sample = Sample { effective_seed: Some(1), ..Sample::new("a") };
+        let run = Subject::new("run", Kind::Run).with_sample(sample);
+        Control::clean("one seed", Evidence::one(run), "seed 1")
+    }
+
+    fn planted() -> Control {
+        let sample = Sample { effective_seed: Some(2), ..Sample::new("a") };
+        let run = Subject::new("run", Kind::Run).with_sample(sample);
+        Control::planted("another seed", Evidence::one(run), Outcome::Flag, "seed 2")
+    }
+
+    fn honest(subject: &Subject<'_>) -> Vec<Note> {
+        let Some(seed) = subject.samples.as_ref().and_then(|all| all.first()?.effective_seed)
+        else {
+            return vec![Note::missing("effective_seed", &subject.label)];
+        };
+        let said = format!("seed {seed}");
+        vec![if seed == 1 { Note::pass(said) } else { Note::flag(said) }]
+    }
+
+    fn blind(subject: &Subject<'_>) -> Vec<Note> {
+        honest(subject).into_iter().map(|note| Note::pass(note.compared)).collect()
+    }
+
+    fn mute(subject: &Subject<'_>) -> Vec<Note> {
+        let mut notes = honest(subject);
+        notes.iter_mut().for_each(|note| note.compared = "something".to_owned());
+        notes
+    }
+
+    fn audit(each: super::super::Each, controls: fn() -> Vec<Control>) -> Audit {
+        Audit {
+            number: 16,
+            slug: "x",
+            title: "t",
+            compares: "c",
+            needs: "n",
+            gate: false,
+            each: Some(each),
+            pair: None,
+            whole: None,
+            controls,
+        }
+    }
+
+    #[test]
+    fn an_audit_without_a_planted_or_a_clean_control_is_refused() {
+        assert_eq!(verify(&audit(honest, || vec![planted(), clean()])), Ok(2));
+        let wrong = verify(&audit(honest, || vec![clean()])).unwrap_err();
+        assert!(wrong.contains("no control with a planted fault"), "{wrong}");
+        let wrong = verify(&audit(honest, || vec![planted()])).unwrap_err();
+        assert!(wrong.contains("no clean control"), "{wrong}");
+    }
+
+    #[test]
+    fn an_audit_that_misses_its_fault_or_does_not_name_it_is_refused() {
+        let wrong = verify(&audit(blind, || vec![planted(), clean()])).unwrap_err();
+        assert!(wrong.contains("control `another seed` wants flag"), "{wrong}");
+        let wrong = verify(&audit(mute, || vec![planted(), clean()])).unwrap_err();
+        assert!(wrong.contains("wants `seed 2`"), "{wrong}");
+    }
+
+    #[test]
+    fn an_audit_that_passes_what_it_knows_nothing_of_is_refused() {
+        fn hopeful(subject: &Subject<'_>) -> Vec<Note> {
+            let notes = honest(subject);
+            let silent = notes.iter().any(|note| note.outcome == Outcome::NoEvidence);
+            if silent { vec![Note::pass("surely fine")] } else { notes }
+        }
+        let wrong = verify(&audit(hopeful, || vec![planted(), clean()])).unwrap_err();
+        assert!(wrong.contains("of which nothing is known"), "{wrong}");
+    }
+}

@@ -12,6 +12,7 @@ mod control;
 mod engine;
 pub mod facts;
 mod finding;
+pub mod gate;
 mod policy_runs;
 mod prompts;
 mod provenance;

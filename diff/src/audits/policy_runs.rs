@@ -1,11 +1,8 @@
 //! Audits of runs under a cache policy: the control beside them, and when they compacted.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use lockstep_traces::{EventRow, Manifest};
 
-use lockstep_traces::{EventRow, Manifest, StepColumns};
-
-use super::facts::{Evidence, Kind, Trace};
+use super::facts::{Evidence, Kind, RowsBySample, Trace};
 use super::{Audit, Control, Note, Outcome, Pair, Subject, engine};
 use crate::positions::Rules;
 
@@ -64,7 +61,7 @@ fn before_compaction(
     let hashes = dense.manifest.logits_hash_seeds.is_some()
         && dense.manifest.logits_hash_seeds == compressed.manifest.logits_hash_seeds;
     let (mut rows, mut missing) = (0_u64, 0_u64);
-    let ranges = ranges(l);
+    let lefts = RowsBySample::of(l);
     let mut ended = None;
     for row in 0..r.len {
         let Some(id) = r.sample_id(row) else { continue };
@@ -75,7 +72,7 @@ fn before_compaction(
             ended = Some(id);
             continue;
         }
-        let Some(other) = matching(l, &ranges, id, position) else {
+        let Some(other) = lefts.at(id, position) else {
             missing += 1;
             continue;
         };
@@ -101,26 +98,6 @@ fn before_compaction(
     let lacking =
         if missing > 0 { format!("; {missing} rows are on one side only") } else { String::new() };
     vec![Note::pass(format!("{what} of {rows} rows before the first compactions agree{lacking}"))]
-}
-
-type Ranges<'s> = BTreeMap<&'s str, Range<usize>>;
-
-/// Rows of each sample.
-fn ranges(steps: &StepColumns) -> Ranges<'_> {
-    let mut ranges: Ranges<'_> = BTreeMap::new();
-    for row in 0..steps.len {
-        if let Some(id) = steps.sample_id(row) {
-            ranges.entry(id).or_insert(row..row).end = row + 1;
-        }
-    }
-    ranges
-}
-
-/// The row of `id` at `position`; positions of a sample rise.
-fn matching(steps: &StepColumns, ranges: &Ranges<'_>, id: &str, position: u32) -> Option<usize> {
-    let range = ranges.get(id)?;
-    let at = steps.position.get(range.clone())?.binary_search(&position).ok()?;
-    Some(range.start + at)
 }
 
 fn differs(what: &str, id: &str, position: u32, first: Option<u32>) -> Note {
@@ -206,11 +183,14 @@ fn trigger(subject: &Subject<'_>) -> Vec<Note> {
         return vec![Note::missing("policy.kind", &subject.label)];
     }
     let rules = rules(subject);
+    let rows = subject.trace.as_ref().map(|trace| RowsBySample::of(&trace.steps));
     let mut notes = Vec::new();
     for sample in samples {
         let of_sample: Vec<&EventRow> =
             events.iter().filter(|event| event.sample_id == sample.id).collect();
-        if let Some(note) = of_sample_note(subject, &rules, sample, &of_sample) {
+        if let Some(note) =
+            of_sample_note(sample, &rules, &of_sample, (rows.as_ref(), &subject.label))
+        {
             notes.push(note.at(sample.id.clone()));
         }
     }
@@ -219,19 +199,21 @@ fn trigger(subject: &Subject<'_>) -> Vec<Note> {
 
 /// `None`: the sample's rows are not known and it did not compact.
 fn of_sample_note(
-    subject: &Subject<'_>,
-    rules: &Rules,
     sample: &super::Sample,
+    rules: &Rules,
     events: &[&EventRow],
+    (rows, label): (Option<&RowsBySample<'_>>, &str),
 ) -> Option<Note> {
     let Some(prompt) = sample.prompt_tokens else {
-        return Some(Note::missing("prompt_tokens", &subject.label));
+        return Some(Note::missing("prompt_tokens", label));
     };
     let before = u32::from(!rules.compacts_before());
     let first = events.iter().min_by_key(|event| event.ordinal);
     let first = first.map(|event| (event.ordinal, event.absolute_position.saturating_sub(before)));
-    let last =
-        first.map(|(_, position)| position).or_else(|| last_position(subject, &sample.id))?;
+    let last = match first {
+        Some((_, position)) => position,
+        None => rows?.last_position(&sample.id)?,
+    };
     let (mut expected, mut known) = (None, false);
     for position in prompt..=last {
         match rules.due(position.into(), position.into(), prompt.into()) {
@@ -273,12 +255,6 @@ fn of_sample_note(
             Note::pass(format!("no compaction was due up to position {last}, none happened"))
         }
     })
-}
-
-fn last_position(subject: &Subject<'_>, id: &str) -> Option<u32> {
-    let steps = &subject.trace.as_ref()?.steps;
-    let rows = (0..steps.len).filter(|&row| steps.sample_id(row) == Some(id));
-    rows.filter_map(|row| steps.position.get(row).copied()).max()
 }
 
 fn trigger_controls() -> Vec<Control> {

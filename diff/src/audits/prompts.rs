@@ -1,6 +1,7 @@
 //! Audits of prompts.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use lockstep_traces::hash::ids_sha256;
 
@@ -74,22 +75,19 @@ fn unequal(left: &Sample, right: &Sample) -> Note {
         _ => "prompts differ".to_owned(),
     };
     if let (Some(l), Some(r)) = (left.prompt_tokens, right.prompt_tokens) {
-        said.push_str(&format!(", {l} against {r} tokens"));
+        let _ = write!(said, ", {l} against {r} tokens");
     }
     if let (Some(l), Some(r)) = (&left.prompt_ids, &right.prompt_ids) {
         let at = common(l.iter(), r.iter());
         let around =
             |ids: &[u32]| format!("{:?}", ids.get(at..(at + 4).min(ids.len())).unwrap_or_default());
-        said.push_str(&format!(", first at token {at}: {} against {}", around(l), around(r)));
+        let _ = write!(said, ", first at token {at}: {} against {}", around(l), around(r));
     }
     if let (Some(l), Some(r)) = (&left.prompt_text, &right.prompt_text) {
         let at = common(l.chars(), r.chars());
         let head = |text: &str| text.chars().take(40).collect::<String>();
-        said.push_str(&format!(
-            ", first at character {at}; they begin {:?} and {:?}",
-            head(l),
-            head(r)
-        ));
+        let _ =
+            write!(said, ", first at character {at}; they begin {:?} and {:?}", head(l), head(r));
     }
     Note::void(said).remedy("give both sides the same token ids")
 }

@@ -1,8 +1,8 @@
 //! Audits of the reference that a run is held against.
 
-use lockstep_traces::{CheckKind, CheckReport, Verdict};
+use lockstep_traces::{CheckKind, CheckReport, StepColumns, Verdict};
 
-use super::facts::{Evidence, Kind, Reference, Trace};
+use super::facts::{Evidence, Kind, Reference, RowsBySample, Trace};
 use super::{Audit, Control, Note, Outcome, Pair, Subject};
 
 /// Two dtypes.
@@ -86,42 +86,21 @@ struct Choice {
 /// The first row with equal fed tokens up to it whose largest logit is of another token.
 fn first_choice(left: &Trace<'_>, right: &Trace<'_>) -> Option<Choice> {
     let (l, r) = (&left.steps, &right.steps);
+    let (lefts, rights) = (RowsBySample::of(l), RowsBySample::of(r));
+    let lone = l.sample_ids.len() == 1 && r.sample_ids.len() == 1;
     for id in &l.sample_ids {
-        let lone = l.sample_ids.len() == 1 && r.sample_ids.len() == 1;
-        let other = if lone {
-            r.sample_ids.first()
-        } else {
-            r.sample_ids.iter().find(|other| *other == id)
-        };
+        let other = if lone { r.sample_ids.first() } else { Some(id) };
         let Some(other) = other else { continue };
-        let rows_of = |steps: &lockstep_traces::StepColumns, id: &str| -> Vec<usize> {
-            (0..steps.len).filter(|&row| steps.sample_id(row) == Some(id)).collect()
-        };
-        let (lefts, rights) = (rows_of(l, id), rows_of(r, other));
-        let mut at = 0;
-        for row in lefts {
+        for row in lefts.rows(id) {
             let position = l.position.get(row).copied()?;
-            while rights
-                .get(at)
-                .is_some_and(|&other| r.position.get(other).is_some_and(|p| *p < position))
-            {
-                at += 1;
-            }
-            let Some(&twin) = rights.get(at) else { break };
-            if r.position.get(twin) != Some(&position) {
-                continue;
-            }
+            let Some(twin) = rights.at(other, position) else { continue };
             if l.token_id.get(row) != r.token_id.get(twin) {
                 break;
             }
             let (one, two) = (l.argmax.get(row).copied()?, r.argmax.get(twin).copied()?);
-            let chosen = l.next_token.get(row).copied().flatten().or(r
-                .next_token
-                .get(twin)
-                .copied()
-                .flatten());
+            let chosen = |steps: &StepColumns, row| steps.next_token.get(row).copied().flatten();
             // Rows inside the prompt choose nothing.
-            if one != two && chosen.is_some() {
+            if one != two && (chosen(l, row).is_some() || chosen(r, twin).is_some()) {
                 return Some(Choice { sample: id.clone(), position, left: one, right: two });
             }
         }

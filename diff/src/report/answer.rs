@@ -5,6 +5,8 @@ use lockstep_traces::{Finding, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::audits::AuditReport;
+
 use super::{NoiseReport, SampleDiff, TieLedger};
 
 /// One side as far as the comparison is concerned.
@@ -190,6 +192,9 @@ pub struct DiffReport {
     pub noise: Option<NoiseReport>,
     /// Paired answers, where both sides have gold and answers.
     pub pairing: Option<Pairing>,
+    /// Audits of the pair, where they ran; a void one has taken the verdict.
+    #[serde(default)]
+    pub audits: Option<AuditReport>,
     /// Named causes that the comparison alone shows (offsets, shifts).
     pub findings: Vec<Finding>,
     /// What the evidence does not cover, one line each.

@@ -32,32 +32,35 @@ impl Variable {
 #[must_use]
 pub fn variables(report: &SettingsReport, lineage: bool) -> Vec<Variable> {
     let mut by_group: BTreeMap<Group, Vec<&InputDifference>> = BTreeMap::new();
-    for (group, difference) in report.differences() {
-        if !matches!(group, Group::Trace | Group::Inputs) {
-            by_group.entry(group).or_default().push(difference);
+    let mut implementation: Vec<&InputDifference> = Vec::new();
+    for (group, one) in report.differences() {
+        match group {
+            Group::Trace | Group::Inputs => {}
+            _ if lineage && of_implementation(group, one) => implementation.push(one),
+            _ => by_group.entry(group).or_default().push(one),
         }
     }
     let mut out = Vec::new();
     for (group, differences) in by_group {
-        match group {
-            Group::Device if lineage => {
-                out.push(together("implementation", "producer.name", &differences))
-            }
-            Group::Policy if differences.iter().any(|one| one.key == "policy.kind") => {
-                out.push(together("policy", "policy.kind", &differences));
-            }
-            Group::Model if lineage => {
-                // The element type of the reference's rows follows from its precision.
-                let own: Vec<_> = differences
-                    .into_iter()
-                    .filter(|one| one.key != "cache_dtype" && one.key != "model.cache_dtype")
-                    .collect();
-                out.extend(apart(&own));
-            }
-            _ => out.extend(apart(&differences)),
+        if group == Group::Policy && differences.iter().any(|one| one.key == "policy.kind") {
+            out.push(together("policy", "policy.kind", &differences));
+        } else {
+            out.extend(apart(&differences));
         }
     }
+    if !implementation.is_empty() {
+        out.push(together("implementation", "producer.name", &implementation));
+    }
     out
+}
+
+/// Of a replay and its run: executable, device and kernels; keys that only one of the two programs records; and the element type
+/// of cached rows, which follows from a reference's precision.
+fn of_implementation(group: Group, one: &InputDifference) -> bool {
+    group == Group::Device
+        || one.left.is_none()
+        || one.right.is_none()
+        || matches!(one.key.as_str(), "cache_dtype" | "model.cache_dtype")
 }
 
 fn text(value: &Option<serde_json::Value>) -> String {
@@ -178,6 +181,11 @@ mod tests {
         assert_eq!(names(&dense(), &replay, false).len(), 2);
         let mut run = dense();
         (run.engine.dtype, replay.engine.dtype) = (Some("bf16".into()), Some("f32".into()));
+        run.set("model.rope_theta", 10_000, "config.json");
+        run.set("model.eos_token_id", 2, "config.json");
         assert_eq!(names(&run, &replay, true), ["dtype", "implementation"]);
+        // A value that both resolve, and resolve differently, is what a replay is there to find.
+        replay.set("model.rope_theta", 1_000_000, "config.json");
+        assert_eq!(names(&run, &replay, true), ["dtype", "model.rope_theta", "implementation"]);
     }
 }

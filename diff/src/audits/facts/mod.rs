@@ -5,6 +5,7 @@
 
 mod made;
 mod merge;
+mod rows;
 mod sample;
 mod subject;
 
@@ -12,6 +13,7 @@ use lockstep_traces::SampleRow;
 
 use super::Note;
 
+pub use rows::RowsBySample;
 pub use sample::Sample;
 pub use subject::{
     Artifact, Believed, Claim, ClaimScope, Dump, Engine, Gathered, History, Kind, Lines, Made,
