@@ -251,7 +251,7 @@ impl Covered {
             match self.positions {
                 Some((from, to)) if from <= first && last <= to => {}
                 Some((from, to)) => {
-                    faults.push(format!("positions {first}-{last} claimed, {from}-{to} covered"))
+                    faults.push(format!("positions {first}-{last} claimed, {from}-{to} covered"));
                 }
                 None => faults.push(format!("positions {first}-{last} claimed, none covered")),
             }
