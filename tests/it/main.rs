@@ -16,3 +16,4 @@ mod record;
 mod sampler;
 mod score;
 mod tokens;
+mod story;

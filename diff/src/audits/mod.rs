@@ -5,6 +5,7 @@
 //! names the missing fact and is never a pass. Each ships [`Control`]s: its fault planted, and clean evidence; [`verify`] runs
 //! them.
 
+mod artifact_facts;
 mod audit;
 mod capacity;
 mod control;
@@ -26,6 +27,7 @@ mod seeds;
 mod sequence;
 mod variables;
 
+pub use artifact_facts::subjects_of;
 pub use audit::{Against, Audit, Each, Whole};
 pub use control::{Control, verify};
 pub use facts::{Evidence, Pair, Sample, Subject};

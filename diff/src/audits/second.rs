@@ -1,11 +1,20 @@
 //! Audits 25 to 63, and one of cached outputs.
 
 mod accounting;
+mod cached;
+mod complete;
+mod dumps;
+mod echo;
+mod extraction;
 mod firsts;
+mod keepsets;
+mod ledger;
 mod made;
+mod parity;
 mod rows;
 mod schedule;
 mod sensitive;
+mod speed;
 mod text;
 mod window;
 
@@ -30,4 +39,27 @@ pub(super) const AUDITS: &[&Audit] = &[
     &text::PRINTED,
     &text::SAME_ANSWER,
     &sensitive::SENSITIVE,
+    &dumps::MISSING,
+    &dumps::INDEX,
+    &dumps::GATHER,
+    &keepsets::SELECTOR,
+    &keepsets::FIRST_IS_BLIND,
+    &keepsets::SHARED_LOGIC,
+    &complete::DIRTY,
+    &complete::PARTIAL,
+    &complete::EMPTY,
+    &complete::IDS,
+    &echo::GOLD_ECHO,
+    &echo::DEGENERATE,
+    &extraction::RULE,
+    &extraction::NORMALISATION,
+    &parity::STOP,
+    &parity::COMMON_WRONG,
+    &parity::WRONG_CONTROL,
+    &parity::SMALL_N,
+    &speed::MIXED,
+    &speed::BASELINE,
+    &ledger::RETRACTED,
+    &ledger::WIDER,
+    &cached::CACHED,
 ];

@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use lockstep_diff::audits::Evidence;
 use lockstep_diff::audits::facts::{Kind, Subject};
+use lockstep_diff::audits::subjects_of;
 use lockstep_traces::CheckReport;
+use lockstep_traces::artifacts::{self, Artifact};
 use lockstep_traces::store::is_run;
 
 use super::subject;
@@ -58,14 +60,15 @@ pub(super) fn read(args: &AuditArgs) -> anyhow::Result<Vec<Source>> {
 fn source(path: &str, side: Option<Side>) -> anyhow::Result<Source> {
     let names: Vec<&str> =
         if Path::new(path).exists() { vec![path] } else { path.split('+').collect() };
-    let parts =
+    let parts: Vec<Vec<Part>> =
         names.into_iter().map(|name| part(Path::new(name))).collect::<anyhow::Result<_>>()?;
+    let parts = parts.into_iter().flatten().collect();
     Ok(Source { parts, side, log: None })
 }
 
-fn part(path: &Path) -> anyhow::Result<Part> {
+fn part(path: &Path) -> anyhow::Result<Vec<Part>> {
     if is_run(path) {
-        return Ok(Part::Trace(Box::new(Trace::read(path)?)));
+        return Ok(vec![Part::Trace(Box::new(Trace::read(path)?))]);
     }
     if path.is_dir() {
         anyhow::bail!(
@@ -74,12 +77,23 @@ fn part(path: &Path) -> anyhow::Result<Part> {
         );
     }
     if let Some(facts) = answer(path)? {
-        return Ok(Part::Facts(facts));
+        return Ok(vec![Part::Facts(facts)]);
     }
-    if let Some(facts) = foreign(path)? {
-        return Ok(Part::Facts(facts));
+    match artifacts::read(path)? {
+        // A replay's rows are a trace; what it believed stands beside them.
+        Some(replay @ Artifact::Replay(_)) => {
+            let facts = subjects_of(&replay, &path.display().to_string());
+            Ok(vec![Part::Trace(Box::new(Trace::read(path)?)), Part::Facts(facts)])
+        }
+        Some(artifact) => {
+            let mut facts = subjects_of(&artifact, &path.display().to_string());
+            for subject in &mut facts {
+                subject.made.modified_at = modified(path);
+            }
+            Ok(vec![Part::Facts(facts)])
+        }
+        None => Ok(vec![Part::Trace(Box::new(Trace::read(path)?))]),
     }
-    Ok(Part::Trace(Box::new(Trace::read(path)?)))
 }
 
 /// Most bytes of an answer; a larger file is a trace.
@@ -103,12 +117,6 @@ fn answer(path: &Path) -> anyhow::Result<Option<Vec<Subject<'static>>>> {
     subject.made.modified_at = modified(path);
     subject.checks = checks;
     Ok(Some(vec![subject]))
-}
-
-/// Artifacts of other programs.
-#[expect(clippy::unnecessary_wraps, reason = "readers of foreign artifacts fail with a line")]
-fn foreign(_path: &Path) -> anyhow::Result<Option<Vec<Subject<'static>>>> {
-    Ok(None)
 }
 
 /// Modification time as RFC 3339 in UTC.

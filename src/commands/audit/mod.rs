@@ -90,6 +90,7 @@ pub(crate) fn subject(trace: &Trace) -> lockstep_diff::audits::Subject<'_> {
 /// Audits a pair and puts what they say into its comparison.
 pub(crate) fn of_pair(left: &Trace, right: &Trace, diff: &mut DiffReport, ignored: &[Ignored]) {
     let evidence = Evidence::pair(subject(left), subject(right));
+    evidence.comparisons.put(0, 1, diff.clone());
     gate::apply(diff, gate::of_pair(&evidence, ignored));
 }
 

@@ -4,6 +4,7 @@
 //! refused with its file and line, or kept as a fact where an audit has to judge it (a polluted dataset line, a torn
 //! log line).
 
+mod artifact;
 mod bench;
 mod bundle;
 mod dataset;
@@ -19,6 +20,7 @@ mod testing;
 mod tidy;
 mod words;
 
+pub use artifact::{Artifact, DumpFacts, Gathered, read};
 pub use bench::{BenchRow, BenchSchema, read_bench};
 pub use bundle::{Bundle, BundleFormat, BundleHeader, Section, read_bundle};
 pub use dataset::{DatasetRow, read_dataset};

@@ -3,6 +3,7 @@
 //! Every fact is optional. Who reads a file fills in what the file says and nothing else; an audit that needs a fact which is
 //! not there says `no evidence` and names it.
 
+mod comparisons;
 mod made;
 mod merge;
 mod query;
@@ -14,6 +15,7 @@ use lockstep_traces::SampleRow;
 
 use super::Note;
 
+pub use comparisons::Comparisons;
 pub use rows::RowsBySample;
 pub use sample::Sample;
 pub use subject::{
@@ -32,6 +34,8 @@ pub struct Evidence<'a> {
     pub right: Vec<usize>,
     /// Commits of the code under test and the one that an artifact must be newer than.
     pub history: Option<History>,
+    /// Comparisons of pairs of traces, each made once however many audits look at it.
+    pub comparisons: Comparisons,
 }
 
 impl<'a> Evidence<'a> {
@@ -44,7 +48,7 @@ impl<'a> Evidence<'a> {
     /// A baseline and a target.
     #[must_use]
     pub fn pair(left: Subject<'a>, right: Subject<'a>) -> Self {
-        Self { subjects: vec![left, right], left: vec![0], right: vec![1], history: None }
+        Self { subjects: vec![left, right], left: vec![0], right: vec![1], ..Self::default() }
     }
 
     /// Subjects without a pair.

@@ -1,5 +1,7 @@
 //! Rows of a subject's trace, sample by sample, and what other subjects know of a sample.
 
+use std::sync::Arc;
+
 use lockstep_traces::Phase;
 use lockstep_traces::store::StepColumns;
 
@@ -103,10 +105,19 @@ pub(super) fn prompt(evidence: &Evidence<'_>, subject: &Subject<'_>, id: &str) -
     own_prompt(subject, id).or_else(named).or_else(only)
 }
 
-/// The comparison of a pair's traces; `None` where a side has none.
-pub(super) fn compared(pair: &Pair<'_, '_>) -> Option<DiffReport> {
+/// The comparison of a pair's traces, made once for all audits; `None` where a side has no trace.
+pub(super) fn compared(pair: &Pair<'_, '_>) -> Option<Arc<DiffReport>> {
     let (left, right) = (pair.left.side()?, pair.right.side()?);
-    Some(crate::compare(&left, &right, crate::Options::default()))
+    let make = || crate::compare(&left, &right, crate::Options::default());
+    let subjects = &pair.evidence.subjects;
+    let place = |wanted: &Subject<'_>| {
+        let wanted = std::ptr::from_ref(wanted).addr();
+        subjects.iter().position(|one| std::ptr::from_ref(one).addr() == wanted)
+    };
+    Some(match (place(pair.left), place(pair.right)) {
+        (Some(l), Some(r)) => pair.evidence.comparisons.get(l, r, make),
+        _ => Arc::new(make()),
+    })
 }
 
 /// Claims of a kind that cite one of the subjects; a claim that cites nothing is about all of them.

@@ -143,7 +143,7 @@ pub(super) static CANCELLING: Audit = Audit {
     title: "a replay's own position is not the trace's: two errors that cancel in the row count",
     compares: "the position that a replay's policy counts with the position of the row; N of each compaction with its row",
     needs: "`comp_before.absolute_position` of a replay, or compactions beside their rows",
-    gate: true,
+    gate: false,
     each: Some(cancelling),
     pair: None,
     whole: None,
@@ -262,7 +262,7 @@ fn boundary(pair: &Pair<'_, '_>, id: &str, end: u32, counts: [usize; 2]) -> Opti
     };
     let declared = compresses(pair.left) || compresses(pair.right);
     match counts {
-        [0, 0] if declared && pair.policies_differ() == Some(true) => Some(
+        [0, 0] if declared && pair.policies_differ() != Some(false) => Some(
             Note::flag(format!("{said}: neither side compressed anything, their agreement says nothing about the policy"))
                 .at(id.to_owned())
                 .remedy("compare past the first compaction"),
