@@ -14,10 +14,10 @@ pub(crate) use check::{
     SelectorArgs, Side,
 };
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
-pub(crate) use sampler::SamplerArgs;
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
+pub(crate) use sampler::SamplerArgs;
 
 /// Finds out why one LLM runtime's output is not another's.
 #[derive(Debug, Parser)]

@@ -52,5 +52,7 @@ fn device(text: &str) -> Result<(u32, u32), String> {
     let parts = text.split_once('x').and_then(|(multiprocessors, threads)| {
         Some((multiprocessors.trim().parse().ok()?, threads.trim().parse().ok()?))
     });
-    parts.ok_or_else(|| format!("`{text}` is no device; write multiprocessors x threads, as 132x2048"))
+    parts.ok_or_else(|| {
+        format!("`{text}` is no device; write multiprocessors x threads, as 132x2048")
+    })
 }

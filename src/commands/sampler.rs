@@ -93,7 +93,8 @@ pub(crate) fn answer(
 ) -> anyhow::Result<Status> {
     let verdicts = reports.iter().map(|(_, report)| report.verdict.clone());
     let verdict = verdicts.fold(Verdict::Identical, Verdict::worst);
-    let mut page = Report::new(verb, format!("lockstep {verb} {}", path.display()), verdict.clone());
+    let mut page =
+        Report::new(verb, format!("lockstep {verb} {}", path.display()), verdict.clone());
     for (name, report) in &reports {
         for line in words(name.as_deref().filter(|_| reports.len() > 1), report) {
             page.story.push(Paragraph::new(ParagraphKind::Text, line));
@@ -134,7 +135,10 @@ fn words(name: Option<&str>, report: &CheckReport) -> Vec<String> {
         _ => {
             let best = line(&detail["hypotheses"][0]["hypothesis"]).unwrap_or_default();
             let most = &detail["hypotheses"][0]["reproduced"];
-            format!("{label}none fits; the best of {} tried is {best}: {most} of {draws}.", detail["tried"])
+            format!(
+                "{label}none fits; the best of {} tried is {best}: {most} of {draws}.",
+                detail["tried"]
+            )
         }
     });
     if let Some(claimed) = detail["claimed"].as_object().filter(|_| report.different > 0) {
@@ -223,7 +227,8 @@ fn print_devices(split: &DeviceSplit, format: Format) -> anyhow::Result<Status> 
 }
 
 fn kept(found: &KeptAnswer, format: Format) -> anyhow::Result<Status> {
-    let shown: Vec<String> = found.probabilities.iter().take(16).map(|p| format!("{p:.4}")).collect();
+    let shown: Vec<String> =
+        found.probabilities.iter().take(16).map(|p| format!("{p:.4}")).collect();
     let mut text = format!("probabilities {}\n", shown.join(" "));
     for (name, ids) in &found.hypotheses {
         let _ = writeln!(text, "{name} keeps {ids:?}");

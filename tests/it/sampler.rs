@@ -7,13 +7,15 @@ use serde_json::{Value, json};
 use crate::kit::{Ran, Scratch, ledger, lockstep, text};
 
 /// Settings under which the embedded model's draws are a matter of chance.
-const WARM: [&str; 8] = ["--temperature", "6", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.02"];
+const WARM: [&str; 8] =
+    ["--temperature", "6", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.02"];
 
 /// Records two short problems with full logits.
 #[track_caller]
 fn sampled(out: &str, sampler: &str, extra: &[&str]) -> Ran {
     let (ledger, tasks) = (ledger(), crate::kit::tasks());
-    let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", "0-1", "--dtype", "f32"];
+    let mut args =
+        vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", "0-1", "--dtype", "f32"];
     args.extend(["--device", "cpu", "--max-new-tokens", "40", "--stop-ids", "1", "--seed", "1234"]);
     args.extend(["--record-logits", "all", "--sampler", sampler, "--out", out]);
     args.extend(extra);
@@ -62,6 +64,60 @@ fn every_sampler_of_a_clean_run_is_named_and_agrees() {
     }
     let line = lockstep(["check", "sampler", &run, "--format", "jsonl"]).expect(0).stdout;
     assert_eq!(line.trim().lines().count(), 1);
+}
+
+/// Every plantable mistake of the sampler from 64 tokens of one sample, with settings under which it shows.
+#[test]
+fn every_planted_mistake_is_named_from_64_tokens() {
+    let wide: &[&str] = &WARM;
+    let floor = ["--temperature", "6", "--top-k", "40", "--min-p", "0.000000001"];
+    let high = ["--temperature", "6", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.2"];
+    // Coarse logits tie; among three that are alike a tie decides.
+    let ties = ["--dtype", "bf16", "--temperature", "30", "--top-k", "3"];
+    let other = |sampler: &'static str| -> Vec<&'static str> {
+        WARM.into_iter().chain(["--sampler", sampler]).collect()
+    };
+    let (xorshift, cpu, gumbel) = (other("xorshift"), other("torch-cpu"), other("gumbel"));
+    let table: [(&str, &str, &[&str]); 14] = [
+        ("seed-index-twice", "2", wide),
+        ("one-seed-for-all", "2", wide),
+        ("race-over-slice", "2", wide),
+        ("rng-frozen", "2", wide),
+        ("rng-reseeded", "2", wide),
+        ("draw-discarded", "2", wide),
+        ("draw-discarded-each-step", "2", wide),
+        ("top-p-before-top-k", "2", wide),
+        ("temperature-after-filters", "2", &floor),
+        ("min-p-on-logits", "2", &high),
+        ("top-k-ties", "0", &ties),
+        ("rng-frozen", "2", &xorshift),
+        ("draw-discarded", "2", &cpu),
+        ("rng-reseeded", "2", &gumbel),
+    ];
+    let scratch = Scratch::new();
+    let (ledger, tasks) = (ledger(), crate::kit::tasks());
+    for (number, (cause, select, settings)) in table.into_iter().enumerate() {
+        let out = scratch.path(&number.to_string());
+        let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", select];
+        args.extend(["--device", "cpu", "--max-new-tokens", "64", "--stop-ids", "1"]);
+        args.extend(["--seed", "1234", "--record-logits", "all", "--plant", cause, "--out", &out]);
+        args.extend(settings);
+        lockstep(args).expect(0);
+        let answer = check(&out, &[]).expect(1).json();
+        assert_eq!(answer["findings"][0]["cause"], cause, "{answer:#}");
+        assert_eq!(answer["detail"]["reproduced"], 64, "{cause}");
+        let claimed = answer["detail"]["claimed"]["reproduced"].as_u64().unwrap();
+        assert!(claimed < 64 && answer["detail"]["first_misfit"]["draw"].is_u64(), "{cause}");
+    }
+    // Index 0 added twice is index 0: the run is what it claims, and the rules that mean the same are said.
+    let out = scratch.path("same");
+    let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", "0"];
+    args.extend(["--device", "cpu", "--max-new-tokens", "64", "--stop-ids", "1", "--seed", "1234"]);
+    args.extend(["--record-logits", "all", "--plant", "seed-index-twice", "--out", &out]);
+    args.extend(WARM);
+    lockstep(args).expect(0);
+    let answer = check(&out, &[]).expect(0).json();
+    assert_eq!(answer["detail"]["same_seeds"].as_array().unwrap().len(), 2, "{answer:#}");
 }
 
 #[test]
@@ -118,11 +174,15 @@ fn public_reports_are_answered_from_their_files() {
     assert_eq!(answer[1]["detail"]["sampler"]["shift"], 1);
 
     let shown = lockstep(["check", "sampler", &case("29/case.json")]).expect(1).stdout;
-    for part in ["engine_kept.x [0, 1]: top-k 3, top-p 0.7 on the renormalised", "raw logits (a fault)"] {
+    for part in
+        ["engine_kept.x [0, 1]: top-k 3, top-p 0.7 on the renormalised", "raw logits (a fault)"]
+    {
         assert!(shown.contains(part), "`{part}`: {shown}");
     }
     let shown = lockstep(["replay", "sampler", &case("34/devices.json")]).expect(1).stdout;
-    for part in ["40960 is the first that differs", "0.8534690", "0.2066173", "160 blocks", "196 blocks"] {
+    for part in
+        ["40960 is the first that differs", "0.8534690", "0.2066173", "160 blocks", "196 blocks"]
+    {
         assert!(shown.contains(part), "`{part}`: {shown}");
     }
     let flags = ["--devices", "40x1024,58x1536", "--elements", "40960", "--seed", "1234"];
@@ -136,7 +196,9 @@ fn public_reports_are_answered_from_their_files() {
 #[test]
 fn golden_draws_and_filters_run_on_both_sides() {
     let golden = text(&lockstep_testkit::golden());
-    for (folder, group, least) in [("sampler", "cuda_multinomial_sparse", 3), ("filters", "filters", 932)] {
+    for (folder, group, least) in
+        [("sampler", "cuda_multinomial_sparse", 3), ("filters", "filters", 932)]
+    {
         let dir = format!("{golden}/{folder}");
         let answer = lockstep(["conformance", &dir, "--format", "json"]).expect(0).json();
         for side in ["runtime", "reference"] {
@@ -160,7 +222,8 @@ fn wrong_calls_are_refused_in_one_line() {
     check(&file, &["--sampler", "dice"]).expect_refusal(2, &["dice", "torch-cuda"]);
     check(&file, &["--temperature", "0"]).expect_refusal(2, &["temperature"]);
     check(&file, &["--filters", "none"]).expect_refusal(2, &["filters"]);
-    lockstep(["replay", "sampler", "--devices", "4x1024", "--elements", "10"]).expect_refusal(2, &["two"]);
+    lockstep(["replay", "sampler", "--devices", "4x1024", "--elements", "10"])
+        .expect_refusal(2, &["two"]);
     lockstep(["replay", "sampler", "--devices", "4by4,1x1", "--elements", "10"]).expect(2);
     let out = scratch.path("run");
     sampled(&out, "dice", &[]).expect_refusal(2, &["dice", "gumbel"]);

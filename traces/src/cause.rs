@@ -166,13 +166,19 @@ impl Cause {
             Self::ReferenceDtype => "the reference computes in another dtype than it claims",
             Self::SeedIndexTwice => "the sample's index is added to the seed twice",
             Self::OneSeedForAll => "every sample uses the base seed; the index is not added",
-            Self::RaceOverSlice => "the exponential race runs over the kept slice, not over the vocabulary",
-            Self::RngFrozen => "the random stream does not advance (offset frozen, or seeded anew with the same seed)",
+            Self::RaceOverSlice => {
+                "the exponential race runs over the kept slice, not over the vocabulary"
+            }
+            Self::RngFrozen => {
+                "the random stream does not advance (offset frozen, or seeded anew with the same seed)"
+            }
             Self::RngReseeded => "a new generator for every draw, seeded with seed + step",
             Self::DrawDiscarded => "one draw is thrown away before the first one used",
             Self::DrawDiscardedEachStep => "one draw is thrown away after every draw used",
             Self::TemperatureAfterFilters => "filters see the probabilities before the temperature",
-            Self::TopPBeforeTopK => "top-p is measured over the whole vocabulary, not over the survivors of top-k",
+            Self::TopPBeforeTopK => {
+                "top-p is measured over the whole vocabulary, not over the survivors of top-k"
+            }
             Self::MinPOnLogits => "min-p is applied to raw logits, not to probabilities",
             Self::TopKTies => "ids tied at rank k are kept or dropped against the rule",
         }
@@ -195,7 +201,17 @@ impl Cause {
     pub const fn is_sampler(self) -> bool {
         matches!(
             self,
-Self::SeedIndexTwice | Self::OneSeedForAll | Self::RaceOverSlice | Self::RngFrozen | Self::RngReseeded | Self::DrawDiscarded | Self::DrawDiscardedEachStep | Self::TemperatureAfterFilters | Self::TopPBeforeTopK | Self::MinPOnLogits | Self::TopKTies
+            Self::SeedIndexTwice
+                | Self::OneSeedForAll
+                | Self::RaceOverSlice
+                | Self::RngFrozen
+                | Self::RngReseeded
+                | Self::DrawDiscarded
+                | Self::DrawDiscardedEachStep
+                | Self::TemperatureAfterFilters
+                | Self::TopPBeforeTopK
+                | Self::MinPOnLogits
+                | Self::TopKTies
         )
     }
 

@@ -142,13 +142,7 @@ impl Filters {
 
     /// The most probable whose mass reaches `top_p`. That transformers removes from the other end, while the mass from an id downwards is at
     /// most `1 - top_p`, is the same set in exact arithmetic.
-    fn nucleus(
-        &self,
-        ranked: &mut Vec<Candidate>,
-        rules: Rules,
-        t: f64,
-        edges: &mut Edges,
-    ) {
+    fn nucleus(&self, ranked: &mut Vec<Candidate>, rules: Rules, t: f64, edges: &mut Edges) {
         let Some(limit) = self.top_p.filter(|&p| p < 1.0) else { return };
         let weights = weights(ranked, rules, t);
         let total: f64 = weights.iter().zip(ranked.iter()).map(|(w, one)| w * one.count).sum();

@@ -104,9 +104,10 @@ fn settings(path: &Path, object: &Value) -> Result<Settings, SamplerError> {
     let wrong = |key: &str, what: &str| SamplerError::file(path, format!("`{key}` {what}"));
     let number = |key: &str| match object.get(key) {
         None | Some(Value::Null) => Ok(None),
-        Some(value) => {
-            value.as_f64().map(Some).ok_or_else(|| wrong(key, "is no number; leave it out or give one"))
-        }
+        Some(value) => value
+            .as_f64()
+            .map(Some)
+            .ok_or_else(|| wrong(key, "is no number; leave it out or give one")),
     };
     let whole = |key: &str| match object.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -191,7 +192,8 @@ fn row(kind: Kind, value: &Value, vocab: Option<usize>) -> Result<Row, String> {
             let id = id.ok_or_else(|| format!("{pair} is no pair of id and logit"))?;
             listed.push((id, value_of(pair.get(1).unwrap_or(&Value::Null))?));
         }
-        let vocab = vocab.ok_or("lists the largest logits only; say how many there are in `vocab`")?;
+        let vocab =
+            vocab.ok_or("lists the largest logits only; say how many there are in `vocab`")?;
         return Ok(Row::top(listed, vocab, None));
     }
     let numbers = list.iter().map(value_of).collect::<Result<Vec<_>, _>>()?;
@@ -218,13 +220,15 @@ fn from_object(path: &Path, object: &Value) -> Result<FileEvidence, SamplerError
     let settings = settings(path, object)?;
     let (kind, rows) = kind_of(path, object)?;
     let name = KINDS.iter().find(|(_, other)| *other == kind).map_or("rows", |(key, _)| *key);
-    let rows = rows.as_array().ok_or_else(|| SamplerError::file(path, format!("`{name}` is no list")))?;
+    let rows =
+        rows.as_array().ok_or_else(|| SamplerError::file(path, format!("`{name}` is no list")))?;
     let rows = rows
         .iter()
         .enumerate()
         .map(|(number, value)| {
-            row(kind, value, settings.vocab)
-                .map_err(|what| SamplerError::file(path, format!("row {number} of `{name}` {what}")))
+            row(kind, value, settings.vocab).map_err(|what| {
+                SamplerError::file(path, format!("row {number} of `{name}` {what}"))
+            })
         })
         .collect::<Result<Vec<_>, _>>()?;
     let tokens = object.get("tokens").ok_or_else(|| {
@@ -241,7 +245,8 @@ fn from_object(path: &Path, object: &Value) -> Result<FileEvidence, SamplerError
     let mut found = Vec::new();
     for (name, ids) in lists {
         if ids.len() > rows.len() {
-            let what = format!("`{name}` has {} tokens and there are {} rows", ids.len(), rows.len());
+            let what =
+                format!("`{name}` has {} tokens and there are {} rows", ids.len(), rows.len());
             return Err(SamplerError::file(path, what));
         }
         let steps = rows.iter().zip(ids).zip(0_u32..).map(|((row, token), position)| Step {
@@ -286,7 +291,10 @@ fn evidence(
     let off = Filters { temperature: 1.0, top_k: None, top_p: None, min_p: None };
     let mut limits = vec!["numbers of a file are taken as printed".to_owned()];
     if drawn_from && settings.filters != off {
-        limits.push("probabilities are drawn from as they are: the file's filters are not applied".to_owned());
+        limits.push(
+            "probabilities are drawn from as they are: the file's filters are not applied"
+                .to_owned(),
+        );
     }
     let largest = rows().flat_map(|row| &row.listed).map(|(_, logit)| logit.abs());
     let largest = largest.filter(|logit| logit.is_finite()).fold(1.0, f64::max);
@@ -322,9 +330,8 @@ fn from_lines(path: &Path, text: &str) -> Result<FileEvidence, SamplerError> {
         };
         let whole = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         let token = whole(token).ok_or_else(|| at("`token` is no token id".to_owned()))?;
-        let (kind, value) = kind_of(path, &object).map_err(|_| {
-            at("a row needs one of `logits`, `top` and `probabilities`".to_owned())
-        })?;
+        let (kind, value) = kind_of(path, &object)
+            .map_err(|_| at("a row needs one of `logits`, `top` and `probabilities`".to_owned()))?;
         if *kind_seen.get_or_insert(kind) != kind {
             return Err(at("rows of two kinds in one file".to_owned()));
         }

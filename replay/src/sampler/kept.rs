@@ -169,7 +169,8 @@ fn named<'a>(key: &str, value: &'a Value) -> Vec<(String, &'a Value)> {
 }
 
 fn ids(path: &Path, key: &str, value: &Value) -> Result<Vec<u32>, SamplerError> {
-    let wrong = || SamplerError::file(path, format!("`{key}` holds {value}, which is no list of ids"));
+    let wrong =
+        || SamplerError::file(path, format!("`{key}` holds {value}, which is no list of ids"));
     let list = value.as_array().ok_or_else(wrong)?.iter();
     let ids = list.map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong));
     let mut ids = ids.collect::<Result<Vec<_>, _>>()?;

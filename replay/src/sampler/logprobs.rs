@@ -49,7 +49,10 @@ pub struct LogprobAnswer {
 ///
 /// # Errors
 /// [`SamplerError::File`] for logits or lists that are none, or lists of another length.
-pub fn explain_logprobs(path: &Path, object: &Value) -> Result<Option<LogprobAnswer>, SamplerError> {
+pub fn explain_logprobs(
+    path: &Path,
+    object: &Value,
+) -> Result<Option<LogprobAnswer>, SamplerError> {
     let Some(reported) = object.get("reported").and_then(Value::as_object) else {
         return Ok(None);
     };
@@ -121,7 +124,8 @@ fn explain(
                 _ => false,
             })
     };
-    let mut fits = transforms.iter().filter(|(_, other)| agrees(other)).map(|(name, _)| name.clone());
+    let mut fits =
+        transforms.iter().filter(|(_, other)| agrees(other)).map(|(name, _)| name.clone());
     let transform = fits.next();
     let also: Vec<String> = fits.collect();
     let mass: f64 = values.iter().flatten().map(|value| value.exp()).sum();
@@ -156,7 +160,9 @@ fn remedy(lists: &[LogprobList], one_convention: bool) -> String {
     }
     let odd = of(|list| !list.is_distribution && list.transform.is_some() && list.lost.is_empty());
     if !odd.is_empty() {
-        parts.push(format!("{odd}: no distribution as it stands; multiply by the temperature, or normalise again"));
+        parts.push(format!(
+            "{odd}: no distribution as it stands; multiply by the temperature, or normalise again"
+        ));
     }
     let unknown = of(|list| list.transform.is_none());
     if !unknown.is_empty() {
@@ -164,7 +170,9 @@ fn remedy(lists: &[LogprobList], one_convention: bool) -> String {
     }
     let whole = of(|list| list.is_distribution && list.lost.is_empty());
     if !whole.is_empty() {
-        parts.push(format!("{whole}: one follows from the other by dividing by the temperature and normalising"));
+        parts.push(format!(
+            "{whole}: one follows from the other by dividing by the temperature and normalising"
+        ));
     }
     parts.join(". ")
 }

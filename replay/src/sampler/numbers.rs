@@ -100,8 +100,7 @@ impl<'a> Source<'a> {
         };
         match self.draw {
             Draw::Race { multiprocessors, threads_each } => {
-                let geometry =
-                    Geometry::new(self.vocab as u64, multiprocessors, threads_each)?;
+                let geometry = Geometry::new(self.vocab as u64, multiprocessors, threads_each)?;
                 Some(ids.iter().map(|&id| fill(geometry, self.seed, u64::from(id))).collect())
             }
             Draw::Slice(_) => {
@@ -156,9 +155,9 @@ pub(super) fn known_numbers(evidence: &Evidence) -> Option<(Numbers, SeedRule)> 
     /// Numbers printed with seven digits or more.
     const PRINTED: f64 = 1e-7;
     let stream = evidence.streams.first()?;
-    let generators =
-        [Numbers::Philox, Numbers::Xorshift, Numbers::Mersenne24, Numbers::Mersenne53];
-    for rule in [SeedRule::BasePlusIndex, SeedRule::Base, SeedRule::IndexTwice, SeedRule::Unseeded] {
+    let generators = [Numbers::Philox, Numbers::Xorshift, Numbers::Mersenne24, Numbers::Mersenne53];
+    for rule in [SeedRule::BasePlusIndex, SeedRule::Base, SeedRule::IndexTwice, SeedRule::Unseeded]
+    {
         let Some(seed) = rule.seed(stream, &evidence.streams) else { continue };
         for numbers in generators {
             let draw = Draw::Sum(numbers, Order::Id);

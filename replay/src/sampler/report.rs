@@ -88,13 +88,18 @@ fn findings(evidence: &Evidence, found: &Identification) -> Vec<Finding> {
             if verdict(found) != Verdict::Diverged {
                 return Vec::new();
             }
-            let title = format!("the claimed sampler does not give the tokens; which one did is not decidable: {why}");
+            let title = format!(
+                "the claimed sampler does not give the tokens; which one did is not decidable: {why}"
+            );
             (None, title, found.fits.first())
         }
     };
     let mut figures = Vec::new();
     if let Some(claim) = &found.claimed {
-        figures.push(figure("claimed reproduces", format!("{} of {}", claim.reproduced, evidence.len())));
+        figures.push(figure(
+            "claimed reproduces",
+            format!("{} of {}", claim.reproduced, evidence.len()),
+        ));
     }
     if let Some(misfit) = misfit {
         figures.push(figure("first misfit at draw", misfit.step));
@@ -102,7 +107,8 @@ fn findings(evidence: &Evidence, found: &Identification) -> Vec<Finding> {
         figures.extend(misfit.predicted.map(|token| figure("claimed sampler gives", token)));
     }
     if let Some(named) = named {
-        figures.push(figure("best reproduces", format!("{} of {}", named.reproduced, evidence.len())));
+        figures
+            .push(figure("best reproduces", format!("{} of {}", named.reproduced, evidence.len())));
         figures.push(figure("best", named.hypothesis.describe(evidence).line()));
     }
     vec![Finding { cause, title, location, evidence: figures }]
@@ -121,10 +127,15 @@ fn limits(evidence: &Evidence, found: &Identification) -> Vec<String> {
         }
         let below = one.drawn.iter().filter(|drawn| drawn.margin < drawn.precision).count();
         if below > 0 {
-            limits.push(format!("{below} draws lie nearer to a decision edge than the evidence can tell"));
+            limits.push(format!(
+                "{below} draws lie nearer to a decision edge than the evidence can tell"
+            ));
         }
         if one.at_edge > 0 {
-            limits.push(format!("{} tokens differ within the precision of their decision edge", one.at_edge));
+            limits.push(format!(
+                "{} tokens differ within the precision of their decision edge",
+                one.at_edge
+            ));
         }
         let same = same_seeds(one.hypothesis.seed, evidence);
         if !same.is_empty() && !one.hypothesis.draw.is_deterministic() {
@@ -132,11 +143,14 @@ fn limits(evidence: &Evidence, found: &Identification) -> Vec<String> {
         }
         let others = found.fits.iter().filter(|other| other.hypothesis != one.hypothesis).count();
         if others > 0 {
-            limits.push(format!("{others} other hypotheses reproduce the tokens too; `also_fit` names them"));
+            limits.push(format!(
+                "{others} other hypotheses reproduce the tokens too; `also_fit` names them"
+            ));
         }
     }
     if evidence.filters.top_k.is_some() && found.rules_differ > 0 {
-        limits.push(format!("filters hf and native keep other ids in {} steps", found.rules_differ));
+        limits
+            .push(format!("filters hf and native keep other ids in {} steps", found.rules_differ));
     }
     limits
 }
@@ -226,7 +240,24 @@ fn sensitivity(evidence: &Evidence, one: &Scored, bits_needed: f64) -> Value {
         "bits": one.bits(),
         "bits_needed": bits_needed,
         "nearest": listed,
+        "edges": edges(evidence, one),
     })
+}
+
+/// Every draw that the hypothesis gives, by sample: position, distance to the nearest decision edge (`null`: no other outcome), precision.
+fn edges(evidence: &Evidence, one: &Scored) -> Vec<Value> {
+    let of = |(place, stream): (usize, &super::Stream)| {
+        let drawn = || one.drawn.iter().filter(move |drawn| drawn.stream == place);
+        let margins: Vec<Option<f64>> =
+            drawn().map(|drawn| Some(drawn.margin).filter(|margin| margin.is_finite())).collect();
+        json!({
+            "sample_id": stream.sample_id,
+            "positions": drawn().map(|drawn| drawn.position).collect::<Vec<_>>(),
+            "margins": margins,
+            "precisions": drawn().map(|drawn| drawn.precision).collect::<Vec<_>>(),
+        })
+    };
+    evidence.streams.iter().enumerate().map(of).collect()
 }
 
 /// Adds what the sample rows say about their own seeds: the effective one must be base + index, and no two samples may share it.
@@ -245,9 +276,15 @@ pub(super) fn add_seed_rows(report: &mut CheckReport, samples: &[SampleRow]) {
         };
         report.findings.push(Finding {
             cause,
-            title: format!("recorded effective seed {effective} is not base {base} + index {index}"),
+            title: format!(
+                "recorded effective seed {effective} is not base {base} + index {index}"
+            ),
             location: Location { sample_id: Some(row.sample_id.clone()), ..Location::default() },
-            evidence: vec![figure("base_seed", base), figure("seed_index", index), figure("effective_seed", effective)],
+            evidence: vec![
+                figure("base_seed", base),
+                figure("seed_index", index),
+                figure("effective_seed", effective),
+            ],
         });
         report.verdict = report.verdict.clone().worst(Verdict::Diverged);
     }
@@ -269,9 +306,9 @@ pub fn file_report(file: &FileEvidence) -> Vec<(String, CheckReport)> {
             detail.insert("against_baseline".to_owned(), split.unwrap_or(Value::Null));
         }
         if baseline.is_none()
-            && let Some(one) = found.decisive().filter(|_| {
-                matches!(found.answer, Answer::Claimed | Answer::Identified(..))
-            })
+            && let Some(one) = found
+                .decisive()
+                .filter(|_| matches!(found.answer, Answer::Claimed | Answer::Identified(..)))
         {
             baseline = Some(one.hypothesis);
         }

@@ -80,7 +80,9 @@ pub fn evidence_of(run: &RunReader, options: &SamplerOptions) -> Result<Evidence
     limits.dedup();
     let named = settings.claim.sampler.as_deref();
     if let Some(name) = named.filter(|name| Draw::named(name, settings.sm_count).is_none()) {
-        limits.push(format!("sampler `{name}` is not known here; the tokens are held against nothing"));
+        limits.push(format!(
+            "sampler `{name}` is not known here; the tokens are held against nothing"
+        ));
     }
     Ok(Evidence {
         streams,
@@ -217,7 +219,8 @@ fn full(run: &RunReader, sample: &str, position: u32) -> Result<Option<Row>, Sam
     let Some(dump) = run.dump(&id)?.filter(|dump| dump.has("logits")) else { return Ok(None) };
     let logits = dump.get("logits")?.to_f32()?;
     if let Some(bad) = logits.iter().find(|x| x.is_nan() || **x == f32::INFINITY) {
-        let what = format!("{}: a logit is {bad}; nothing was drawn from this row", id.relative_path());
+        let what =
+            format!("{}: a logit is {bad}; nothing was drawn from this row", id.relative_path());
         return Err(SamplerError::Manifest { what });
     }
     Ok(Some(Row::full(logits.into_iter().map(f64::from))))
@@ -275,7 +278,10 @@ impl Settings {
                 top_p: top_p.filter(|p| *p < 1.0 - 1e-6),
                 min_p: min_p.filter(|p| *p > 0.0),
             },
-            claim: Claim { sampler: if greedy { Some("argmax".to_owned()) } else { sampler }, rules },
+            claim: Claim {
+                sampler: if greedy { Some("argmax".to_owned()) } else { sampler },
+                rules,
+            },
             seed: whole("sampling.seed"),
             override_seed: overrides.seed,
             sm_count: sm_count.and_then(|count| u32::try_from(count).ok()).unwrap_or(132),

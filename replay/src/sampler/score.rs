@@ -138,12 +138,7 @@ impl<'a> Simulator<'a> {
         })
     }
 
-    fn race(
-        &mut self,
-        draw: u64,
-        (step, kept): (&Step, &Kept),
-        logits: f64,
-    ) -> Option<Prediction> {
+    fn race(&mut self, draw: u64, (step, kept): (&Step, &Kept), logits: f64) -> Option<Prediction> {
         let numbers = self.source.exponentials(draw, &kept.ids)?;
         let number = |place: usize| numbers.get(place).copied().unwrap_or(f64::INFINITY);
         let drawn = race_draw(&kept.ids, &kept.probabilities, number)?;

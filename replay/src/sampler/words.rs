@@ -162,7 +162,8 @@ fn offset(pattern: Pattern) -> String {
         Pattern::Advancing(0) => "step i uses draw i".to_owned(),
         Pattern::Advancing(shift) => format!("step i uses draw i{shift:+}"),
         Pattern::Frozen => {
-            "every step uses draw 0 (the stream is frozen, or seeded anew with the same seed)".to_owned()
+            "every step uses draw 0 (the stream is frozen, or seeded anew with the same seed)"
+                .to_owned()
         }
         Pattern::Reseeded => "step i uses draw 0 of seed + i".to_owned(),
         Pattern::Discarding => "step i uses draw 2i (one is thrown away after each)".to_owned(),

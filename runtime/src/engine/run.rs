@@ -51,8 +51,8 @@ impl Engine {
             return Err(RuntimeError::Option { name: "batch", what });
         }
         let policy = self.policy(options)?;
-        let sampler = Sampler::resolve(&options.sampling, self.hyper().vocab_size)?
-            .planted(options.plant)?;
+        let sampler =
+            Sampler::resolve(&options.sampling, self.hyper().vocab_size)?.planted(options.plant)?;
         let mut arithmetic = Arithmetic::of(self.hyper(), self.dtype);
         let faults = plant(options.plant, self.hyper(), policy.kind(), &mut arithmetic)?;
         let device = self.device(options, &arithmetic, &sampler, sink.top_k())?;

@@ -89,7 +89,8 @@ mod tests {
             let ids = [4, 9, 2, 7];
             let won = run(3, draw, &ids, &[0.4, 0.3, 0.2, 0.1]).unwrap();
             let fewer = [ids[won.place], ids[(won.place + 1) % 4]];
-            let masses = [[0.4, 0.3, 0.2, 0.1][won.place], [0.4, 0.3, 0.2, 0.1][(won.place + 1) % 4]];
+            let masses =
+                [[0.4, 0.3, 0.2, 0.1][won.place], [0.4, 0.3, 0.2, 0.1][(won.place + 1) % 4]];
             assert_eq!(run(3, draw, &fewer, &masses).unwrap().place, 0);
         }
     }

@@ -239,7 +239,8 @@ impl Sampler {
             return Self::running_sum(state);
         }
         let (ids, masses) = (&state.survivors.ids, &state.survivors.probabilities);
-        let (winner, counter): (Option<Winner>, u64) = match (self.settings.host, self.slice(state)) {
+        let (winner, counter): (Option<Winner>, u64) = match (self.settings.host, self.slice(state))
+        {
             (_, Some(race)) => {
                 let places: Vec<u32> = (0..).take(ids.len()).collect();
                 state.offset += race.increment();

@@ -48,8 +48,16 @@ pub(super) fn settings(cause: Cause) -> SamplingSpec {
         ..SamplingSpec::default()
     };
     match cause {
-        // Ties are likeliest among few survivors of coarse logits.
-        Cause::TopKTies => SamplingSpec { top_k: Some(3), top_p: None, min_p: None, ..base },
+        // Ties are likeliest among few survivors of coarse logits, and decide most where those are alike.
+        Cause::TopKTies => SamplingSpec {
+            temperature: Some(30.0),
+            top_k: Some(3),
+            top_p: None,
+            min_p: None,
+            ..base
+        },
+        // At temperature 1 nearly all mass lies on one id; a floor this low leaves others.
+        Cause::TemperatureAfterFilters => SamplingSpec { top_p: None, min_p: Some(1e-9), ..base },
         Cause::MinPOnLogits => SamplingSpec { min_p: Some(0.2), ..base },
         _ => base,
     }
@@ -69,8 +77,7 @@ pub(super) fn execute(
 ) -> anyhow::Result<Status> {
     let clock = std::time::Instant::now();
     let files = embedded::write(out)?;
-    let load =
-        LoadOptions { dtype: Some(dtype(cause)), device: asked, ..LoadOptions::default() };
+    let load = LoadOptions { dtype: Some(dtype(cause)), device: asked, ..LoadOptions::default() };
     let engine = Engine::load(&files.model, &load)?;
     let dir = out.join("runs").join("sampled");
     if record(&engine, cause, &dir)?.is_none() {
@@ -122,7 +129,12 @@ fn record(engine: &Engine, cause: Cause, dir: &Path) -> anyhow::Result<Option<()
         ..RunOptions::default()
     };
     let plan = RecordPlan { logits: Choice::All, ..RecordPlan::default() };
-    let job =
-        Job { requests: &requests, options: &options, plan: &plan, stats: None, label: Some("run") };
+    let job = Job {
+        requests: &requests,
+        options: &options,
+        plan: &plan,
+        stats: None,
+        label: Some("run"),
+    };
     Ok(recording::record(engine, &job, dir, false)?.map(|_| ()))
 }

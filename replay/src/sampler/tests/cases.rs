@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use lockstep_traces::{Cause, Verdict};
 use serde_json::{Value, json};
 
-use crate::sampler::{
-    explain_kept, explain_logprobs, file_report, read_devices, read_file,
-};
+use crate::sampler::{explain_kept, explain_logprobs, file_report, read_devices, read_file};
 
 fn case(name: &str) -> PathBuf {
     lockstep_testkit::data().join("cases").join(name)
@@ -34,9 +32,15 @@ fn kept_sets_are_explained_by_the_order_of_the_filters() {
     assert_eq!((y.answer, y.fault), ("identified", true));
     assert_eq!(y.fits, ["top-p 0.7 on the full distribution, then cut to top-k 3"]);
     let x = list("engine_min_p_kept.x");
-    assert_eq!((x.fits.as_slice(), x.fault), (["min-p 0.6 on probabilities".to_owned()].as_slice(), false));
+    assert_eq!(
+        (x.fits.as_slice(), x.fault),
+        (["min-p 0.6 on probabilities".to_owned()].as_slice(), false)
+    );
     let y = list("engine_min_p_kept.y");
-    assert_eq!((y.fits.as_slice(), y.fault), (["min-p 0.6 on raw logits".to_owned()].as_slice(), true));
+    assert_eq!(
+        (y.fits.as_slice(), y.fault),
+        (["min-p 0.6 on raw logits".to_owned()].as_slice(), true)
+    );
 }
 
 #[test]
@@ -177,7 +181,8 @@ fn other_log_probabilities_get_other_answers() {
     let path = case("49/case.json");
     let mut other = object("49/case.json");
     // ln of 0.864955 and 0.117059, what temperature 0.5 gives the two that top-p keeps, not renormalised.
-    other["reported"] = json!({"u": [-0.145_078, -2.145_078, null, null], "v": [-0.4, -1.4, -2.4, -3.4]});
+    other["reported"] =
+        json!({"u": [-0.145_078, -2.145_078, null, null], "v": [-0.4, -1.4, -2.4, -3.4]});
     let found = explain_logprobs(&path, &other).unwrap().unwrap();
     assert_eq!(
         found.lists[0].transform.as_deref(),
@@ -208,5 +213,7 @@ fn numbers_of_no_known_generator_are_used_as_given() {
     assert_eq!(detail["given_numbers"], "of no known generator");
     // Equal probabilities lie alike in order of rank and of ids.
     assert!(detail["also_fit"].as_array().unwrap().len() <= 2, "{detail:#}");
-    assert!(detail["hypotheses"][0]["hypothesis"]["convention"].as_str().unwrap().contains("given"));
+    assert!(
+        detail["hypotheses"][0]["hypothesis"]["convention"].as_str().unwrap().contains("given")
+    );
 }

@@ -58,7 +58,10 @@ fn what_is_no_evidence_is_refused_with_its_place() {
         ("{\"seed\": 1}\n{\"token\": 1}\n", ":2: a row needs"),
         ("{\"token\": 1, \"logits\": [1, 2]}\n{\"token\": 1, \"log\n", ":2"),
         ("{\"token\": 1, \"logits\": [1, 2]}\n{\"token\": -1, \"logits\": [1]}\n", "no token id"),
-        ("{\"token\": 1, \"logits\": [1, 2]}\n{\"token\": 1, \"probabilities\": [1]}\n", "two kinds"),
+        (
+            "{\"token\": 1, \"logits\": [1, 2]}\n{\"token\": 1, \"probabilities\": [1]}\n",
+            "two kinds",
+        ),
     ] {
         let error = refused("evidence.jsonl", text);
         assert!(error.contains(part), "{text}: {error}");

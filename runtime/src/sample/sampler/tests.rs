@@ -81,14 +81,9 @@ fn the_effective_seed_is_base_plus_index() {
 
 #[test]
 fn rows_that_cannot_be_drawn_from_are_named_and_leave_the_state() {
-    for kind in
-        ["argmax", "xorshift", "torch-cuda", "torch-cuda-slice", "torch-cpu", "gumbel"]
-    {
-        let sampler = sampler(
-            kind,
-            SamplingSpec { temperature: Some(1.0), ..SamplingSpec::default() },
-            3,
-        );
+    for kind in ["argmax", "xorshift", "torch-cuda", "torch-cuda-slice", "torch-cpu", "gumbel"] {
+        let sampler =
+            sampler(kind, SamplingSpec { temperature: Some(1.0), ..SamplingSpec::default() }, 3);
         let mut state = sampler.start(Some(5));
         sampler.draw(&mut state, &[0.0, 1.0, 2.0]).unwrap();
         match sampler.draw(&mut state, &[0.0, f32::NAN, 1.0]) {
