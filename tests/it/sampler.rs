@@ -66,6 +66,60 @@ fn every_sampler_of_a_clean_run_is_named_and_agrees() {
     assert_eq!(line.trim().lines().count(), 1);
 }
 
+/// Every plantable mistake of the sampler from 64 tokens of one sample, with settings under which it shows.
+#[test]
+fn every_planted_mistake_is_named_from_64_tokens() {
+    let wide: &[&str] = &WARM;
+    let floor = ["--temperature", "6", "--top-k", "40", "--min-p", "0.000000001"];
+    let high = ["--temperature", "6", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.2"];
+    // Coarse logits tie; among three that are alike a tie decides.
+    let ties = ["--dtype", "bf16", "--temperature", "30", "--top-k", "3"];
+    let other = |sampler: &'static str| -> Vec<&'static str> {
+        WARM.into_iter().chain(["--sampler", sampler]).collect()
+    };
+    let (xorshift, cpu, gumbel) = (other("xorshift"), other("torch-cpu"), other("gumbel"));
+    let table: [(&str, &str, &[&str]); 14] = [
+        ("seed-index-twice", "2", wide),
+        ("one-seed-for-all", "2", wide),
+        ("race-over-slice", "2", wide),
+        ("rng-frozen", "2", wide),
+        ("rng-reseeded", "2", wide),
+        ("draw-discarded", "2", wide),
+        ("draw-discarded-each-step", "2", wide),
+        ("top-p-before-top-k", "2", wide),
+        ("temperature-after-filters", "2", &floor),
+        ("min-p-on-logits", "2", &high),
+        ("top-k-ties", "0", &ties),
+        ("rng-frozen", "2", &xorshift),
+        ("draw-discarded", "2", &cpu),
+        ("rng-reseeded", "2", &gumbel),
+    ];
+    let scratch = Scratch::new();
+    let (ledger, tasks) = (ledger(), crate::kit::tasks());
+    for (number, (cause, select, settings)) in table.into_iter().enumerate() {
+        let out = scratch.path(&number.to_string());
+        let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", select];
+        args.extend(["--device", "cpu", "--max-new-tokens", "64", "--stop-ids", "1"]);
+        args.extend(["--seed", "1234", "--record-logits", "all", "--plant", cause, "--out", &out]);
+        args.extend(settings);
+        lockstep(args).expect(0);
+        let answer = check(&out, &[]).expect(1).json();
+        assert_eq!(answer["findings"][0]["cause"], cause, "{answer:#}");
+        assert_eq!(answer["detail"]["reproduced"], 64, "{cause}");
+        let claimed = answer["detail"]["claimed"]["reproduced"].as_u64().unwrap();
+        assert!(claimed < 64 && answer["detail"]["first_misfit"]["draw"].is_u64(), "{cause}");
+    }
+    // Index 0 added twice is index 0: the run is what it claims, and the rules that mean the same are said.
+    let out = scratch.path("same");
+    let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", "0"];
+    args.extend(["--device", "cpu", "--max-new-tokens", "64", "--stop-ids", "1", "--seed", "1234"]);
+    args.extend(["--record-logits", "all", "--plant", "seed-index-twice", "--out", &out]);
+    args.extend(WARM);
+    lockstep(args).expect(0);
+    let answer = check(&out, &[]).expect(0).json();
+    assert_eq!(answer["detail"]["same_seeds"].as_array().unwrap().len(), 2, "{answer:#}");
+}
+
 #[test]
 fn draws_without_a_choice_decide_nothing() {
     let scratch = Scratch::new();

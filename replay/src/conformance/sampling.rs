@@ -1,38 +1,24 @@
 //! Sampler vectors on the reference: draws that torch made, kept sets that transformers' logits processors made.
 
+mod draws;
+mod filters;
+
 use std::path::Path;
 
 use lockstep_reference::sample::{
     Candidate, Filters, Geometry, Mersenne, Rules, SM_THREADS, ScoredDraw, Variant,
     half_exponential, race_draw, race_exponential, uniform_of,
 };
+use lockstep_traces::TraceError;
 use lockstep_traces::store::DumpFile;
-use lockstep_traces::{DType, TraceError};
 use rayon::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
 
+use self::draws::{DrawCase, draws};
+use self::filters::{CpuDraws, Expected, FilterCase, cpu, filter};
 use super::error::ConformanceError;
-use super::report::{CaseReport, ConformanceReport, larger};
-
-/// transformers' probabilities are f32: half a place of 1 is 6e-8, and their sums run over up to fifty thousand of them.
-const PROBABILITY: f64 = 1e-6;
-/// A cut of top-p or min-p nearer to its edge than this falls to either side in f32.
-const EDGE: f64 = 1e-6;
-/// Near 1 CUDA's fast logarithm is off by up to 2^-21.4, elsewhere by two places; quotients round three times.
-const fn fast_logarithm(exponential: f64) -> f64 {
-    4e-7 + 2e-6 * exponential
-}
-
-/// One case of draws.
-#[derive(Debug, Deserialize)]
-struct DrawCase {
-    name: String,
-    kind: String,
-    seed: u64,
-    #[serde(default)]
-    vocab: Option<u64>,
-}
+use super::report::{CaseReport, ConformanceReport};
 
 #[derive(Debug, Deserialize)]
 struct DrawIndex {
@@ -40,36 +26,6 @@ struct DrawIndex {
     cases: Vec<DrawCase>,
     #[serde(default)]
     sm_count: Option<u32>,
-}
-
-/// One case of filters.
-#[derive(Debug, Deserialize)]
-struct FilterCase {
-    vector: u32,
-    vocab: u64,
-    temperature: f32,
-    top_k: usize,
-    top_p: f64,
-    min_p: Option<f64>,
-    kept: usize,
-    offset: usize,
-    tie_split: bool,
-    #[serde(default)]
-    top_p_margin: Option<f64>,
-    #[serde(default)]
-    min_p_rel_margin: Option<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct CpuDraws {
-    kind: String,
-    seed: u64,
-    #[serde(default)]
-    values: Vec<f64>,
-    #[serde(default)]
-    case: Option<usize>,
-    #[serde(default)]
-    draws: Vec<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -440,50 +396,4 @@ fn cpu(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::conformance::CaseStatus;
-
-    fn agrees(folder: &str) -> ConformanceReport {
-        let report = run(&lockstep_testkit::golden().join(folder), "reference").unwrap().unwrap();
-        for case in &report.cases {
-            assert!(!matches!(case.status, CaseStatus::Fail { .. }), "{case:?}");
-        }
-        report
-    }
-
-    #[test]
-    fn every_draw_of_torch_is_reproduced() {
-        let report = agrees("sampler");
-        assert!(report.groups.len() >= 4);
-        for group in report.groups.values() {
-            assert!(group.keep_rows > 0);
-            assert_eq!(group.keep_rows, group.keep_equal, "{report:?}");
-        }
-    }
-
-    #[test]
-    fn every_kept_set_of_transformers_agrees() {
-        let report = agrees("filters");
-        let filters = &report.groups["filters"];
-        assert_eq!(filters.cases, 932);
-        assert!(filters.keep_equal >= 873, "{filters:?}");
-        assert!(report.groups["cpu_draws"].cases >= 16);
-    }
-
-    #[test]
-    fn another_seed_fails_by_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let source = lockstep_testkit::golden().join("sampler");
-        let name = "torch_multinomial.safetensors";
-        std::fs::copy(source.join(name), folder.path().join(name)).unwrap();
-        let index = std::fs::read_to_string(source.join("index.json")).unwrap();
-        let index = index.replacen("\"seed\": 99", "\"seed\": 98", 1);
-        std::fs::write(folder.path().join("index.json"), index).unwrap();
-        let report = run(folder.path(), "reference").unwrap().unwrap();
-        let failed = |case: &&CaseReport| matches!(case.status, CaseStatus::Fail { .. });
-        let names: Vec<_> = report.cases.iter().filter(failed).map(|case| &case.name).collect();
-        assert_eq!(names, ["dt_float16"]);
-        assert_eq!(report.exit_code(), 1);
-    }
-}
+mod tests;

@@ -13,6 +13,7 @@ mod identify;
 mod kept;
 mod logprobs;
 mod numbers;
+mod prepared;
 mod report;
 mod run;
 mod score;

@@ -240,7 +240,24 @@ fn sensitivity(evidence: &Evidence, one: &Scored, bits_needed: f64) -> Value {
         "bits": one.bits(),
         "bits_needed": bits_needed,
         "nearest": listed,
+        "edges": edges(evidence, one),
     })
+}
+
+/// Every draw that the hypothesis gives, by sample: position, distance to the nearest decision edge (`null`: no other outcome), precision.
+fn edges(evidence: &Evidence, one: &Scored) -> Vec<Value> {
+    let of = |(place, stream): (usize, &super::Stream)| {
+        let drawn = || one.drawn.iter().filter(move |drawn| drawn.stream == place);
+        let margins: Vec<Option<f64>> =
+            drawn().map(|drawn| Some(drawn.margin).filter(|margin| margin.is_finite())).collect();
+        json!({
+            "sample_id": stream.sample_id,
+            "positions": drawn().map(|drawn| drawn.position).collect::<Vec<_>>(),
+            "margins": margins,
+            "precisions": drawn().map(|drawn| drawn.precision).collect::<Vec<_>>(),
+        })
+    };
+    evidence.streams.iter().enumerate().map(of).collect()
 }
 
 /// Adds what the sample rows say about their own seeds: the effective one must be base + index, and no two samples may share it.

@@ -3,26 +3,19 @@
 //! A folder of draws has an `index.json` that names its tensor file and its cases by `kind`; a folder of filters a `cases.json` with `draws`
 //! of a CPU beside its cases, `logits.safetensors` and `expected.safetensors`.
 
+mod draws;
+mod filters;
+
 use std::path::Path;
 
-use half::f16;
+use lockstep_traces::TraceError;
 use lockstep_traces::store::DumpFile;
-use lockstep_traces::{DType, TraceError};
 use serde_json::Value;
 
+use self::draws::draws;
+use self::filters::filters;
 use super::error::{CaseError, ConformanceError, differs};
 use super::run::{CaseResult, Status};
-use crate::sample::{Filters, Race, Survivors, Winner, torch_cpu};
-use crate::select::NoiseGenerator;
-
-/// SMs of the device that made the draws, where an index does not say.
-const SM_COUNT: u32 = 132;
-/// Largest difference of a probability from transformers'.
-const PROBABILITY: f64 = 1e-6;
-/// Distance from its edge at which a cut in f32 may fall to either side.
-const EDGE: f64 = 1e-6;
-/// Error of CUDA's fast logarithm by its own table: relative, and absolute near 1 (2^-21.4).
-const FAST_LOGARITHM: [f32; 2] = [2e-6, 3.7e-7];
 
 /// Figures of one case.
 #[derive(Debug, Default)]
@@ -508,3 +501,5 @@ mod tests {
         assert!(run_sampling(tempfile::tempdir().unwrap().path()).unwrap().is_none());
     }
 }
+#[cfg(test)]
+mod tests;

@@ -21,16 +21,16 @@ impl Filters {
         scores.extend(logits.iter().map(|logit| logit / self.temperature));
         let plain = Self { temperature: 1.0, ..*self };
         plain.rank(&scores, ties, out);
-        plain.soften(&scores, out);
+        softmax(&scores, out);
         if self.top_p < TOP_P_OFF {
             let kept = self.nucleus(out);
             out.ids.truncate(kept);
-            plain.soften(&scores, out);
+            softmax(&scores, out);
         }
         if self.min_p > 0.0 {
             let kept = self.min_p_prefix(out);
             out.ids.truncate(kept);
-            plain.soften(&scores, out);
+            softmax(&scores, out);
         }
         out.scores = scores;
     }
@@ -52,6 +52,18 @@ impl Filters {
         }
         out.margins.top_p = Some(nearest);
         (out.probabilities.len() - removed).max(1)
+    }
+}
+
+/// Softmax of the scores of the ids that are left. torch sums in lanes, whose error stays below that of one long f32 sum: the sum is f64 here.
+fn softmax(scores: &[f32], out: &mut Survivors) {
+    let score = |id: u32| scores.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    let largest = out.ids.first().map_or(0.0, |&id| score(id));
+    out.probabilities.clear();
+    out.probabilities.extend(out.ids.iter().map(|&id| (score(id) - largest).exp()));
+    let sum = narrow(out.probabilities.iter().copied().map(f64::from).sum());
+    for probability in &mut out.probabilities {
+        *probability /= sum;
     }
 }
 

@@ -48,8 +48,16 @@ pub(super) fn settings(cause: Cause) -> SamplingSpec {
         ..SamplingSpec::default()
     };
     match cause {
-        // Ties are likeliest among few survivors of coarse logits.
-        Cause::TopKTies => SamplingSpec { top_k: Some(3), top_p: None, min_p: None, ..base },
+        // Ties are likeliest among few survivors of coarse logits, and decide most where those are alike.
+        Cause::TopKTies => SamplingSpec {
+            temperature: Some(30.0),
+            top_k: Some(3),
+            top_p: None,
+            min_p: None,
+            ..base
+        },
+        // At temperature 1 nearly all mass lies on one id; a floor this low leaves others.
+        Cause::TemperatureAfterFilters => SamplingSpec { top_p: None, min_p: Some(1e-9), ..base },
         Cause::MinPOnLogits => SamplingSpec { min_p: Some(0.2), ..base },
         _ => base,
     }

@@ -80,6 +80,8 @@ fn torchs_stream_on_a_device_is_what_it_claims() {
         assert_eq!(report.detail["sampler"]["sampler"], "torch-cuda");
         assert_eq!(report.detail["sensitivity"]["with_choice"], 64);
         assert!(report.detail["sensitivity"]["smallest_margin"].as_f64().unwrap() > 0.0);
+        let edges = report.detail["sensitivity"]["edges"][0]["margins"].as_array().unwrap();
+        assert_eq!(edges.len(), 64);
         assert!(report.findings.is_empty());
     }
 }
