@@ -255,12 +255,18 @@ fn the_transform_behind_each_list_is_named() {
     // Two at a time, without the logits.
     for (list, kind) in [("x", "temperature"), ("z", "scaled"), ("y", "temperature")] {
         let (w, other) = (format!("{lists}#w"), format!("{lists}#{list}"));
-        let answer =
-            answers(&["diff", "logprobs", &w, &other], 4, &[("/relation/kind", json!(kind))]);
+        let answer = answers(
+            &["diff", "logprobs", &w, &other, "--temperature", "0.5"],
+            4,
+            &[("/relation/kind", json!(kind))],
+        );
         let temperature = answer["relation"]["temperature"].as_f64().unwrap();
         assert!((temperature - 0.5).abs() < 1e-4 && answer["max_delta"].is_null(), "{answer:#}");
         assert_eq!(answer["relation"]["lost"], if list == "y" { 2 } else { 0 });
     }
+    // Two ids that are left lie on a line with any two others: without a known temperature they only differ.
+    let (w, y) = (format!("{lists}#w"), format!("{lists}#y"));
+    answers(&["diff", "logprobs", &w, &y], 1, &[("/relation/kind", json!("unknown"))]);
     // Another temperature than the file says: nothing fits any more.
     let found = answers(&["inspect", &lists, "--temperature", "0.7"], 1, &[]);
     assert_eq!(found["transforms"]["lists"][1]["convention"], Value::Null);

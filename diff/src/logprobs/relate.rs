@@ -160,7 +160,7 @@ pub fn compare(
     for (index, (l, r)) in partners.iter().enumerate() {
         pairs.push(pair(index, l, r, &mut rows, &mut tally));
     }
-    let relation = relation(&rows, &tally);
+    let relation = relation(&rows, &tally, options.temperature);
     let unpaired = left.sequences.len() + right.sequences.len() - 2 * pairs.len();
     let mut answer = LogprobDiff {
         left: left_name.to_owned(),

@@ -5,58 +5,54 @@ use lockstep_traces::logprobs::Logprob;
 use super::pairing::{Row, Tally, measured};
 use super::relate::{LogOdds, LogprobMax, Relation, RelationKind};
 
-/// Entries of both sides from which a relation of values is told.
-const LEAST_ENTRIES: usize = 1;
 /// Relative width in which a slope counts as 1, and absolute one in which a shift counts as 0.
 const SLOPE_SLACK: f64 = 0.02;
 const SHIFT_SLACK: f64 = 0.02;
 /// Digits behind the point from which equal text shows equal f32 values of ordinary size.
 const EXACT_DECIMALS: u8 = 8;
 
-/// Slope and shift of one entry from its largest and smallest common candidates; `None` where they do not differ.
-fn line(row: &Row<'_>) -> Option<(f64, f64)> {
-    let values: Vec<(f64, f64)> = row.both.iter().filter_map(measured).collect();
-    let top = values.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    let low = values.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let spread = top.0 - low.0;
-    if spread <= 1e-3 {
-        return None;
-    }
-    let slope = (top.1 - low.1) / spread;
-    Some((slope, top.1 - slope * top.0))
+/// The common candidate that is largest on the left.
+fn best(row: &Row<'_>) -> Option<(f64, f64)> {
+    row.both.iter().filter_map(measured).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-pub(super) fn relation(rows: &[Row<'_>], tally: &Tally) -> Relation {
-    let mut lines: Vec<(f64, f64)> = rows.iter().filter_map(line).collect();
-    lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+/// Slope of one entry from its largest and smallest common candidates; `None` where they do not differ.
+fn slope(row: &Row<'_>) -> Option<f64> {
+    let top = best(row)?;
+    let low = row.both.iter().filter_map(measured).min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let spread = top.0 - low.0;
+    (spread > 1e-3).then(|| (top.1 - low.1) / spread)
+}
+
+/// Tells what the right values are to the left ones; `given` is the temperature that the caller knows.
+pub(super) fn relation(rows: &[Row<'_>], tally: &Tally, given: Option<f64>) -> Relation {
+    let mut slopes: Vec<f64> = rows.iter().filter_map(slope).collect();
+    slopes.sort_by(f64::total_cmp);
     let lost = tally.one_impossible;
     let unknown = |words: &str| Relation {
         kind: RelationKind::Unknown,
-        entries: lines.len(),
+        entries: slopes.len(),
         slope: None,
         shift: None,
         temperature: None,
         lost,
         words: words.to_owned(),
     };
-    if lines.len() < LEAST_ENTRIES {
+    let Some(slope) = slopes.get(slopes.len() / 2).copied() else {
         return unknown(
             "too few common candidates to tell whether both sides write the same quantity",
         );
-    }
-    let Some((slope, _)) = lines.get(lines.len() / 2).copied() else {
-        return unknown("no common candidate");
     };
     // What a shift is, is measured under the slope of all entries.
-    let shifts = rows.iter().filter_map(|row| {
-        let values = row.both.iter().filter_map(measured);
-        let top = values.max_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some(top.1 - slope * top.0)
-    });
-    let mut shifts: Vec<f64> = shifts.collect();
+    let mut shifts: Vec<f64> =
+        rows.iter().filter_map(|row| best(row).map(|top| top.1 - slope * top.0)).collect();
     shifts.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
     let shift = shifts.get(shifts.len() / 2).copied().unwrap_or(0.0);
     let level = (slope - 1.0).abs() <= SLOPE_SLACK;
+    let same = level && shift.abs() <= SHIFT_SLACK;
+    if !same && !follows(rows, slope, given) {
+        return unknown("the values follow no common transform, and are compared as they are");
+    }
     let temperature = 1.0 / slope;
     let (kind, words) = match (level, shift.abs() <= SHIFT_SLACK) {
         (true, true) => (RelationKind::Same, "both sides write the same quantity".to_owned()),
@@ -81,13 +77,33 @@ pub(super) fn relation(rows: &[Row<'_>], tally: &Tally) -> Relation {
     };
     Relation {
         kind,
-        entries: lines.len(),
+        entries: slopes.len(),
         slope: Some(slope),
         shift: shifts.last().copied(),
         temperature: Some(temperature),
         lost,
         words,
     }
+}
+
+/// One slope for all entries, each with a shift of its own, explains what is there: in nine entries of ten every candidate
+/// lies on its line, and there are more candidates than the slope and the shifts can take up.
+fn follows(rows: &[Row<'_>], slope: f64, given: Option<f64>) -> bool {
+    let known = given.is_some_and(|t| (t * slope - 1.0).abs() <= SLOPE_SLACK);
+    let (mut entries, mut on_line, mut spare) = (0_usize, 0_usize, 0_usize);
+    for row in rows {
+        let Some(top) = best(row) else { continue };
+        let values: Vec<(f64, f64)> = row.both.iter().filter_map(measured).collect();
+        spare += values.len() - 1;
+        entries += 1;
+        let near = |value: &&(f64, f64)| {
+            let expected = slope * (value.0 - top.0);
+            (value.1 - top.1 - expected).abs() <= SLOPE_SLACK * expected.abs() + 1e-3
+        };
+        on_line += usize::from(values.iter().filter(near).count() == values.len());
+    }
+    let enough = spare >= if known { 1 } else { 2 };
+    slope > 0.0 && enough && on_line * 10 >= entries * 9
 }
 
 pub(super) fn largest(rows: &[Row<'_>]) -> Option<LogprobMax> {
@@ -125,18 +141,11 @@ pub(super) fn log_odds(
     (compared > 0).then_some(LogOdds { compared, max_delta, temperature, given })
 }
 
-/// One unit of the coarser side's last digit, at the value where that is largest.
+/// One unit of the last digit to which both sides print their longest numbers; trailing zeros may be left out of others.
 pub(super) fn printed_unit(rows: &[Row<'_>]) -> f64 {
     let both = rows.iter().flat_map(|row| &row.both).filter(|both| measured(both).is_some());
-    let least = both.map(|both| most_digits(both.left, both.right)).min();
-    // Trailing zeros may be left out of a number, so that the file's digits are those of its longest numbers.
-    let longest = rows
-        .iter()
-        .flat_map(|row| &row.both)
-        .filter(|both| measured(both).is_some())
-        .map(|both| most_digits(both.left, both.right))
-        .max();
-    longest.or(least).map_or(0.0, |digits| 10_f64.powi(-i32::from(digits)) + 1e-9)
+    let longest = both.map(|both| most_digits(both.left, both.right)).max();
+    longest.map_or(0.0, |digits| 10_f64.powi(-i32::from(digits)) + 1e-9)
 }
 
 fn most_digits(left: Logprob, right: Logprob) -> u8 {

@@ -318,6 +318,22 @@ fn values_of_another_convention_are_not_compared_as_they_are() {
 }
 
 #[test]
+fn a_large_difference_is_not_explained_away_as_another_temperature() {
+    let mut other = clean();
+    other.sequences[0].entries[1].candidates[1].logprob = value(-3.0);
+    let found = diff(&clean(), &other);
+    assert_eq!((found.relation.kind, found.verdict.exit_code()), (RelationKind::Unknown, 1));
+    assert!((found.max_delta.unwrap().delta - 1.0).abs() < 1e-9);
+    // Two candidates of one entry lie on a line whatever they are: only a temperature that is given may name it.
+    let one = |a, b| file(vec![entry("a", a, &[("a", a), ("b", b)])]);
+    let (raw, cold) = (one(-0.44019, -1.44019), one(-0.126_93, -2.126_93));
+    assert_eq!(diff(&raw, &cold).verdict.exit_code(), 1);
+    let known = CompareOptions { temperature: Some(0.5), tolerance: None };
+    let found = compare(("l", &raw), ("r", &cold), known);
+    assert_eq!((found.relation.kind, found.verdict.exit_code()), (RelationKind::Temperature, 4));
+}
+
+#[test]
 fn after_the_first_other_token_nothing_is_compared_but_the_candidates_there() {
     let mut other = clean();
     other.sequences[0].entries[0].token = token("x");
