@@ -15,5 +15,5 @@ mod readme;
 mod record;
 mod sampler;
 mod score;
-mod tokens;
 mod story;
+mod tokens;
