@@ -54,7 +54,7 @@ def main():
 
     device = torch.device("cuda")
     properties = torch.cuda.get_device_properties(device)
-    threads = properties.max_threads_per_multi_processor
+    threads = getattr(properties, "max_threads_per_multi_processor", 2048)
     if threads != 2048 and properties.multi_processor_count * threads < args.vocab:
         raise SystemExit(f"{properties.name}: {threads} threads a multiprocessor; the index can only say parts with 2048")
     tensors, cases = {}, []

@@ -17,6 +17,9 @@ use crate::cli::{Format, SamplerArgs};
 use crate::console;
 use crate::exit::{Status, usage};
 
+/// Hypotheses that the text shows where the claim does not hold; JSON has more.
+const MOST_SHOWN: usize = 4;
+
 pub(crate) fn execute(verb: &str, args: &SamplerArgs, format: Format) -> anyhow::Result<Status> {
     let Some(path) = args.run.as_deref() else {
         return devices(args, format);
@@ -149,6 +152,12 @@ fn words(name: Option<&str>, report: &CheckReport) -> Vec<String> {
             detail["first_misfit"]["sample_id"].as_str().unwrap_or("?"),
             detail["first_misfit"]["position"],
         ));
+    }
+    if detail["answer"] != "claimed" {
+        for one in detail["hypotheses"].as_array().into_iter().flatten().take(MOST_SHOWN) {
+            let words = line(&one["hypothesis"]).unwrap_or_default();
+            lines.push(format!("{label}{} of {draws}: {words}.", one["reproduced"]));
+        }
     }
     let split = &detail["against_baseline"];
     if let Some(first) = split["first_sampled_split"].as_u64() {

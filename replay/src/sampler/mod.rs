@@ -22,12 +22,12 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-pub use devices::{Device, DeviceSplit, compare_devices, read_devices};
+pub use devices::{Device, DeviceSplit, Place, compare_devices, read_devices};
 pub use error::SamplerError;
 pub use evidence::{Claim, Evidence, Row, Step, Stream};
 pub use file::{FileEvidence, TokenList, read as read_file};
 pub use hypothesis::{Draw, Hypothesis, Numbers, Pattern, SeedRule};
-pub use identify::{Answer, Identification, Scored, identify};
+pub use identify::{Answer, Drawn, Identification, Misfit, Scored, identify};
 pub use kept::{KeptAnswer, KeptList, explain_kept};
 pub use logprobs::{LogprobAnswer, LogprobList, explain_logprobs};
 pub use report::{check_report, file_report};

@@ -19,7 +19,8 @@ const MOST_DRAWS: usize = 8;
 
 /// What an identification comes to: findings, limits, and in `detail` the names and figures.
 ///
-/// `detail` has the keys `answer` (`claimed`, `identified`, `not_decidable`, `none_fits`), `why`, `sampler` (what the answer names), `claimed`,
+/// `detail` has the keys `answer` (`claimed`, `identified`, `not_decidable`, `none_fits`), `why`, `cause` (slug of a known mistake), `sampler` (what
+/// the answer names), `claimed`,
 /// `reproduced`, `draws`, `first_misfit`, `hypotheses`, `also_fit`, `same_seeds`, `sensitivity`, `recorded_counters`, `rules_differ`,
 /// `given_numbers`, `tried`.
 #[must_use]
