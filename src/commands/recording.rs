@@ -115,11 +115,26 @@ pub(crate) fn manifest(engine: &Engine, job: &Job<'_>) -> anyhow::Result<Manifes
     if let Some(stats) = job.stats {
         manifest.set("policy.stats", stats.display().to_string(), "flag");
     }
+    describe_build(&mut manifest);
     let ids: Vec<&str> = job.requests.iter().map(|request| request.sample_id.as_str()).collect();
     manifest.set("run.samples", ids, "flag");
     manifest.set("trace.top_k", job.plan.top_k, "flag");
     manifest.set("run.batch", job.options.batch, "flag");
     Ok(manifest)
+}
+
+/// The commit that this executable was built from, and the sha256 of what was changed over it, where the build was told
+/// (`LOCKSTEP_COMMIT`, `LOCKSTEP_DIFF_SHA256`; the latter empty where nothing was changed).
+fn describe_build(manifest: &mut Manifest) {
+    if let Some(commit) = option_env!("LOCKSTEP_COMMIT") {
+        manifest.set("producer.commit", commit, "build");
+    }
+    if let Some(diff) = option_env!("LOCKSTEP_DIFF_SHA256") {
+        manifest.set("producer.dirty", !diff.is_empty(), "build");
+        if !diff.is_empty() {
+            manifest.set("producer.diff_sha256", diff, "build");
+        }
+    }
 }
 
 /// Runs the job into `out`; with `resume` goes on with the run that lies there. `None`: interrupted, the run is incomplete.

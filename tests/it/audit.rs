@@ -1,6 +1,6 @@
 //! Audits through the binary: clean runs pass, void evidence takes the verdict, what is set aside is told.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::kit::{Ran, Scratch, ledger, lockstep, tasks, text};
 
@@ -76,13 +76,26 @@ fn dense_and_compressed_runs_of_one_engine_pass_and_their_replay_is_one_lineage(
 
     std::fs::remove_dir_all(&run).expect("the run is there");
     let again = compressed(&scratch, "run");
-    std::fs::write(scratch.file("note"), "").expect("a file");
-    let manifest = std::fs::read_to_string(format!("{again}/manifest.json")).expect("a manifest");
-    // Another second on the clock, so that this is another recording even where the first took none.
-    let other = manifest.replacen("\"created_at\": \"2", "\"created_at\": \"3", 1);
-    std::fs::write(format!("{again}/manifest.json"), other).expect("a manifest");
+    // Another time and commit, so that this is another recording even where the first took no second.
+    let file = format!("{again}/manifest.json");
+    let manifest = std::fs::read_to_string(&file).expect("a manifest");
+    let mut manifest: Value = serde_json::from_str(&manifest).expect("JSON");
+    manifest["created_at"] = "2001-01-01T00:00:00Z".into();
+    manifest["config"]["producer.commit"] = json!({"value": "8f96feecf", "source": "build"});
+    std::fs::write(&file, manifest.to_string()).expect("a manifest");
     let answer = audit(&[&again, &replay]).expect(1).json();
     assert!(said(&answer, 1, "flag").contains("of another run"), "{answer:#}");
+
+    let history = scratch.path("history");
+    std::fs::write(&history, "c880d6243 later\na29ea59d0 the fix\n8f96feecf before\n")
+        .expect("a file");
+    let since = |commit: &str| {
+        let args = [&again, "--only", "1", "--history", &history, "--touched", commit];
+        audit(&args)
+    };
+    let answer = since("a29ea59d0").expect(1).json();
+    assert!(said(&answer, 1, "void").contains("commit 8f96feecf of the evidence"), "{answer:#}");
+    since("8f96feecf").expect(0);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn stale_replay(pair: &Pair<'_, '_>) -> Vec<Note> {
     vec![note.remedy("replay the run that stands here now")]
 }
 
-/// Dumps and answers beside the run under test: the target, or the only run.
+/// Dumps and answers beside the run under test (the target, or the only run), and every run against the history.
 fn stale(evidence: &Evidence<'_>) -> Vec<Note> {
     let mut runs = evidence.right.iter().filter_map(|index| evidence.subjects.get(*index));
     let run = runs.next().or_else(|| {
@@ -51,6 +51,9 @@ fn stale(evidence: &Evidence<'_>) -> Vec<Note> {
     let artifacts =
         evidence.subjects.iter().filter(|subject| matches!(subject.kind, Kind::Dump | Kind::Check));
     let mut notes = Vec::new();
+    for run in evidence.subjects.iter().filter(|subject| subject.kind.is_run()) {
+        notes.extend(of_commit(run, evidence).map(|note| note.of([run.label.as_str()])));
+    }
     for artifact in artifacts {
         notes.push(match run {
             Some(run) => of_build(artifact, run, evidence),
@@ -127,10 +130,10 @@ fn stale_controls() -> Vec<Control> {
         replay.parent = Some(parent.repeat(32));
         Evidence::pair(run, replay)
     };
-    let by_commit = |commit: &str| {
-        let mut dump = Subject::new("keep.json", Kind::Dump);
-        dump.made.commit = Some(commit.to_owned());
-        let mut evidence = Evidence::all(vec![Subject::new("run", Kind::Run), dump]);
+    let by_commit = |kind: Kind, commit: &str| {
+        let mut made = Subject::new("keep.json", kind);
+        made.made.commit = Some(commit.to_owned());
+        let mut evidence = Evidence::all(vec![Subject::new("run", Kind::Run), made]);
         evidence.history = Some(super::facts::History {
             commits: ["8f96feecf", "a29ea59d0", "c880d6243"].map(str::to_owned).to_vec(),
             touched: Some("a29ea59d0".to_owned()),
@@ -146,7 +149,13 @@ fn stale_controls() -> Vec<Control> {
         ),
         Control::planted(
             "a dump from before the fix",
-            by_commit("8f96feecf"),
+            by_commit(Kind::Dump, "8f96feecf"),
+            Outcome::Void,
+            "older",
+        ),
+        Control::planted(
+            "a run from before the fix",
+            by_commit(Kind::Run, "8f96feecf"),
             Outcome::Void,
             "older",
         ),
@@ -163,7 +172,7 @@ fn stale_controls() -> Vec<Control> {
             "another run",
         ),
         Control::clean("same build", with_run(built("k.json", Kind::Dump, "b2")), "binary b2b2"),
-        Control::clean("after the fix", by_commit("c880d6243"), "last change"),
+        Control::clean("after the fix", by_commit(Kind::Dump, "c880d6243"), "last change"),
         Control::clean("a replay of this run", lineage("5e"), "manifest 5e5e"),
     ]
 }

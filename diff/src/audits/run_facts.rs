@@ -27,6 +27,9 @@ pub fn subject_of<'a>(side: Side<'a>, identity: Option<String>) -> Subject<'a> {
         version: known(&manifest.producer.version),
         binary_sha256: manifest.producer.binary_sha256.clone(),
         created_at: known(&manifest.created_at),
+        commit: text(&side, "producer.commit"),
+        dirty: manifest.get("producer.dirty").and_then(Value::as_bool),
+        diff_sha256: text(&side, "producer.diff_sha256"),
         ..Made::default()
     };
     subject.identity = identity;
@@ -111,12 +114,74 @@ fn samples(side: &Side<'_>) -> Option<Vec<Sample>> {
 }
 
 fn reference(side: &Side<'_>) -> Reference {
-    let text = |key: &str| side.manifest.get(key).and_then(Value::as_str).map(str::to_owned);
     // A replay that keeps every row, or follows the recorded keep-sets, has no rules of its own.
-    let selects = text("replay.policy").as_deref() == Some("own");
-    Reference { selector_id: text("policy.rule_set").filter(|_| selects), ..Reference::default() }
+    let selects = text(side, "replay.policy").as_deref() == Some("own");
+    Reference {
+        selector_id: text(side, "policy.rule_set").filter(|_| selects),
+        ..Reference::default()
+    }
+}
+
+fn text(side: &Side<'_>, key: &str) -> Option<String> {
+    side.manifest.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
 fn texts(value: &Value) -> Option<Vec<String>> {
     value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_traces::DType;
+
+    use super::*;
+    use crate::testing::{dense, event};
+
+    #[test]
+    fn a_run_says_who_made_it_with_what_and_what_came_out() {
+        let mut trace = dense(4, 6).dtype(DType::Bf16);
+        trace.manifest.producer.binary_sha256 = Some("ab".repeat(32));
+        trace.manifest.model.tokenizer_sha256 = Some("cd".repeat(32));
+        trace.manifest.set("producer.commit", "1f2e", "build");
+        trace.manifest.set("producer.dirty", true, "build");
+        trace.manifest.set("sampling.sm_count", 132, "default");
+        trace.manifest.set("run.samples", vec!["s", "t"], "flag");
+        trace.samples[0].effective_seed = Some(9);
+        trace.events.push(event(1, 8, 8, 4));
+        let side = trace.side();
+        let subject = subject_of(side, Some("ef".repeat(32)));
+        assert_eq!((subject.kind, subject.label.as_str()), (Kind::Run, "test"));
+        assert_eq!(subject.made.commit.as_deref(), Some("1f2e"));
+        assert_eq!((subject.made.dirty, subject.made.diff_sha256.as_deref()), (Some(true), None));
+        assert_eq!(subject.engine.dtype.as_deref(), Some("bf16"));
+        assert_eq!(subject.engine.sm_count, Some(132));
+        assert_eq!(subject.engine.files["tokenizer.json"], "cd".repeat(32));
+        assert_eq!(subject.state.rows_written, Some(10));
+        assert_eq!(
+            subject.state.expected_ids.as_deref(),
+            Some(["s".to_owned(), "t".to_owned()].as_slice())
+        );
+        assert_eq!(subject.events_of("s").count(), 1);
+        let sample = subject.sample("s").unwrap();
+        assert_eq!((sample.prompt_tokens, sample.effective_seed), (Some(4), Some(9)));
+        assert_eq!((sample.decode_seconds, sample.gold.as_deref()), (None, None));
+        // Rows 4 to 9 are fed 103 to 108.
+        assert_eq!(subject.stream("s").unwrap(), [103, 104, 105, 106, 107, 108]);
+    }
+
+    #[test]
+    fn a_replay_has_rules_of_its_own_only_where_it_selects() {
+        let mut trace = dense(4, 6);
+        trace.manifest.producer.name = "lockstep-reference".to_owned();
+        trace.manifest.set("policy.rule_set", "hf", "manifest");
+        trace.manifest.set("replay.policy", "recorded", "flag");
+        let rules = |trace: &mut crate::testing::Trace| {
+            let subject = subject_of(trace.side(), None);
+            assert_eq!(subject.kind, Kind::Replay);
+            subject.reference.unwrap().selector_id
+        };
+        assert_eq!(rules(&mut trace), None);
+        trace.manifest.set("replay.policy", "own", "flag");
+        assert_eq!(rules(&mut trace).as_deref(), Some("hf"));
+    }
 }

@@ -6,6 +6,7 @@
 mod comparisons;
 mod made;
 mod merge;
+mod query;
 mod rows;
 mod sample;
 mod subject;
