@@ -42,14 +42,18 @@ fn every_fault_of_the_story_is_found_and_nothing_else() {
         (49, partial),
         (52, echo),
     ];
+    let mut wrong = Vec::new();
     for (audit, group) in groups {
         for planted in [true, false] {
             let scratch = Scratch::new();
-            let paths = group(&scratch, planted);
+            let seen = found(&group(&scratch, planted));
             let wanted: BTreeSet<u64> = planted.then_some(audit).into_iter().collect();
-            assert_eq!(found(&paths), wanted, "audit {audit}, planted {planted}");
+            if seen != wanted {
+                wrong.push(format!("audit {audit}, planted {planted}: {seen:?}"));
+            }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
@@ -95,17 +99,17 @@ fn record(out: &Path, producer: &str, parent: Option<&str>, samples: &[(&str, Op
     manifest.set("sampling.temperature", if sampled { 0.6 } else { 0.0 }, "flag");
     let plan = RecordPlan { top_k: 2, ..RecordPlan::default() };
     let mut writer = RunWriter::create(out, manifest, plan).expect("a run");
-    for (id, seed) in samples {
+    for (first, (id, seed)) in (1_u32..).zip(samples) {
         for position in 0..3 {
-            writer.step(step(id, position)).expect("a row");
+            writer.step(step(id, first * 100, position)).expect("a row");
         }
-        let prompt_ids = vec![100, 101];
+        let prompt_ids = vec![first * 100, first * 100 + 1];
         let sample = SampleRow {
             prompt_ids_sha256: lockstep_traces::hash::ids_sha256(&prompt_ids),
             prompt_ids,
             prompt_len: Some(2),
             effective_seed: *seed,
-            generated_ids: vec![102, 103],
+            generated_ids: vec![first * 100 + 2, first * 100 + 3],
             ..SampleRow::bare(*id)
         };
         writer.sample(sample).expect("a sample");
@@ -113,13 +117,14 @@ fn record(out: &Path, producer: &str, parent: Option<&str>, samples: &[(&str, Op
     writer.finish().expect("a finished run");
 }
 
-fn step(id: &str, position: u32) -> StepRow {
-    let next = 101 + position;
+/// Feeds `first + position` and chooses the next of that row.
+fn step(id: &str, first: u32, position: u32) -> StepRow {
+    let next = first + position + 1;
     StepRow {
         sample_id: id.to_owned(),
         position,
         phase: if position < 2 { Phase::Prompt } else { Phase::Decode },
-        token_id: 100 + position,
+        token_id: first + position,
         next_token: (position > 0).then_some(next),
         rows_before: position,
         rows_after: position + 1,

@@ -133,4 +133,42 @@ mod tests {
         .unwrap();
         assert_eq!(read(&path).unwrap(), None);
     }
+
+    /// Every artifact, cut and with a byte turned at every place: an answer or an error, never a panic.
+    #[test]
+    fn no_damage_makes_a_reader_panic() {
+        let config = br#"{"dynamic_kv_profile_rows":[32,64],"triattention":{"kv_budget":32}}"#;
+        let stats = br#"{"version":2,"stats":{"layer00_head00":{"q_mean_real":[1.0]}}}"#;
+        let bundle = super::super::testing::bundle(
+            b"BUNDLE\x01\0",
+            &[("config.json", config), ("triattention_stats.json", stats)],
+        );
+        let artifacts: [&[u8]; 7] = [
+            &bundle,
+            br#"{"sample_id":"a","answer":"1","prompt":"p","seed_index":3}"#,
+            br#"{"sample_id":"a","gold_answer":"1","pred_answer":null,"generated_token_ids":[1],"decode_ms":1.5,"text":"t\u0041"}"#,
+            br#"{"sampling":{"seed":1},"tri":{"samples":[{"sample_id":"a"}]}}"#,
+            br#"{"a":{"b":{"value":1,"source":"bundle default"}}}"#,
+            b"[trtf.triattention.profile] compact#2 abs_pos=384 old_rows=320 kept_rows=256\n[trtf] Decode: 4 tokens, 5.2 ms, 7.8 tok/s",
+            br#"{"position_before":1,"token_id":2,"rows_before":1,"rows_after":2,"argmax_token":1,"top_ids":[1],"top_logits":[nan],"comp_before":{"absolute_position":1,"cache_positions_len":1,"prefix_length":0}}"#,
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let mut read_whole = 0;
+        for whole in artifacts {
+            std::fs::write(&path, whole).unwrap();
+            read_whole += usize::from(matches!(read(&path), Ok(Some(_))));
+            for at in 0..whole.len() {
+                std::fs::write(&path, &whole[..at]).unwrap();
+                let _ = read(&path);
+                for flip in [0x01, 0x80, 0xff] {
+                    let mut bytes = whole.to_vec();
+                    bytes[at] ^= flip;
+                    std::fs::write(&path, &bytes).unwrap();
+                    let _ = read(&path);
+                }
+            }
+        }
+        assert_eq!(read_whole, artifacts.len());
+    }
 }
