@@ -10,3 +10,4 @@ mod misuse;
 mod ops;
 mod readme;
 mod record;
+mod tokens;
