@@ -122,6 +122,9 @@ fn duplicates(entry: &Entry, at: (usize, Option<usize>), findings: &mut Vec<Logp
                     .candidates
                     .get(*place)
                     .is_some_and(|other| other.logprob.written == first.logprob.written)
+                entry.candidates.get(*place).is_some_and(|other| {
+                    other.logprob.written.to_bits() == first.logprob.written.to_bits()
+                })
             });
             (!(first.token.id.is_some() && same)).then(|| (quoted(&first.token), places))
         })
