@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::kit::{Ran, Scratch, lockstep, text};
+use crate::kit::{Ran, Scratch, lockstep, record, text};
 
 fn case(name: &str) -> String {
     text(&lockstep_testkit::data().join("cases").join(name))
@@ -153,6 +153,27 @@ fn gates_print_their_formula_and_decide_the_status() {
     score(&[&target, "--gate", "100", "--gate-sigma", "40"]).expect(1);
     score(&[&target, "--gate", "baseline"])
         .expect_refusal(2, &["--gate baseline needs a baseline"]);
+}
+
+#[test]
+fn runs_are_scored_like_files() {
+    let scratch = Scratch::new();
+    let run = scratch.path("run");
+    record(&run, "ledger_01", &[]).expect(0);
+    let answer = json(&[&run], 0);
+    assert_eq!(scores(&answer), ["all rows 1/1"]);
+    let input = &answer["inputs"][0];
+    assert_eq!(
+        (input["schema"].as_str(), input["rule"].as_str()),
+        (Some("run"), Some("strict-boxed"))
+    );
+    assert_eq!(
+        (input["entries"][0]["gold"].as_str(), input["entries"][0]["answer"].as_str()),
+        (Some("89"), Some("89"))
+    );
+    assert_eq!(input["filters"][0]["recorded"]["score"]["hits"].as_u64(), Some(1));
+    let text = score(&[&run, &run]).expect(4).stdout;
+    assert!(text.contains("1 pairs can show no difference at all; no ranking"), "{text}");
 }
 
 #[test]

@@ -24,11 +24,14 @@ pub(super) struct Sorted {
     pub(super) remarks: Vec<String>,
 }
 
+/// Question, repeat, filter.
+type Key = (String, Option<u64>, Option<String>);
+
 /// Where rows name their filter, or have none: one row for each (question, repeat, filter). Another one with the same content is a
 /// duplicate, one with other content a conflict; the first counts.
 pub(super) fn by_key(rows: Vec<Held>) -> Sorted {
     let mut sorted = Sorted::default();
-    let mut first: BTreeMap<(String, Option<u64>, Option<String>), (u64, String)> = BTreeMap::new();
+    let mut first: BTreeMap<Key, (u64, String)> = BTreeMap::new();
     for row in rows {
         let key = (row.entry.id.clone(), row.entry.repeat, row.filter.clone());
         let Some((line, content)) = first.get(&key) else {

@@ -23,6 +23,20 @@ pub struct ScoreOptions {
 /// Name of the one filter of rows that have none.
 pub(super) const ALL_ROWS: &str = "all rows";
 
+/// Longest answer that is kept, characters.
+const KEPT: usize = 2000;
+
+/// An answer as it is kept: a longer one is cut and ends in the hash of the whole, so that unequal ones stay unequal.
+fn bounded(answer: String) -> String {
+    match answer.char_indices().nth(KEPT) {
+        None => answer,
+        Some((at, _)) => {
+            let hash = lockstep_traces::hash::sha256_hex(answer.as_bytes());
+            format!("{}... (sha256 {hash})", answer.get(..at).unwrap_or_default())
+        }
+    }
+}
+
 /// A row of log-probabilities has no answer to read: its metric says what it is.
 fn by_metric(right: Option<bool>) -> (Outcome, Option<String>) {
     let outcome = match right {
@@ -99,8 +113,8 @@ impl Scorer {
             repeat: row.repeat,
             filter: row.filter.clone().unwrap_or_else(|| ALL_ROWS.to_owned()),
             line: row.line as u64,
-            gold: row.gold,
-            answer: extracted.answer,
+            gold: row.gold.map(bounded),
+            answer: extracted.answer.map(bounded),
             step: extracted.step,
             fallback: extracted.fallback,
             outcome: judged.outcome,

@@ -249,6 +249,19 @@ fn a_recount_names_the_rows_on_which_it_changes_the_verdict() {
     assert_eq!(recorded.changes, ["s1", "s2"]);
 }
 
+#[test]
+fn long_answers_are_judged_whole_and_kept_short() {
+    let (one, other) = ("x".repeat(5000), format!("{}y", "x".repeat(4999)));
+    let rows = format!(
+        "{{\"id\":1,\"gold\":\"{one}\",\"pred\":\"{one}\"}}\n{{\"id\":2,\"gold\":\"{one}\",\"pred\":\"{other}\"}}"
+    );
+    let report = text(&rows, None);
+    assert_eq!(outcomes(&report), [("1", Outcome::Correct), ("2", Outcome::Wrong)]);
+    let kept = report.entries[1].answer.as_ref().unwrap();
+    assert!(kept.len() < 2100 && kept.contains("... (sha256 "), "{}", kept.len());
+    assert_ne!(Some(kept), report.entries[1].gold.as_ref());
+}
+
 /// A plain file of `n` answers; those of `wrong` are 0.
 fn plain(n: usize, wrong: &[usize]) -> String {
     (0..n)

@@ -102,11 +102,11 @@ pub(super) fn cpp(text: &str) -> Extracted {
             return Extracted::answer(rule, &answer, step, at);
         }
     }
-    let phrase = steps.phrases.iter().filter_map(|pattern| {
+    let mut phrase = steps.phrases.iter().filter_map(|pattern| {
         let found = pattern.captures_iter(bytes).last()?;
         Some((found.get(0)?.start(), integer(found.get(1)?.as_bytes())?))
     });
-    if let Some((at, answer)) = phrase.last() {
+    if let Some((at, answer)) = phrase.next_back() {
         return Extracted::answer(rule, &answer, 3, at);
     }
     steps
@@ -133,11 +133,11 @@ pub(super) fn python(text: &str) -> Extracted {
                 .map_or(none, |answer| Extracted::answer(rule, &answer, step, at));
         }
     }
-    let phrase = steps.phrases.iter().filter_map(|pattern| {
+    let mut phrase = steps.phrases.iter().filter_map(|pattern| {
         let found = pattern.captures_iter(text).last()?;
         Some((found.get(0)?.start(), integer(found.get(1)?.as_str())?))
     });
-    if let Some((at, answer)) = phrase.last() {
+    if let Some((at, answer)) = phrase.next_back() {
         return Extracted::answer(rule, &answer, 3, at);
     }
     steps

@@ -180,7 +180,7 @@ impl std::fmt::Display for PairedScores {
         }
         match self.smallest_effect {
             Some(effect) => {
-                write!(f, "; {n} pairs show no difference under {:.1} points", 100.0 * effect)?
+                write!(f, "; {n} pairs show no difference under {:.1} points", 100.0 * effect)?;
             }
             None => write!(f, "; {n} pairs can show no difference at all")?,
         }

@@ -328,7 +328,7 @@ fn policies() -> Vec<PolicyRow> {
         note: None,
     };
     let against = |other, cells| {
-        Some(compared::paired("exact completions", ("triattention (trt)", other), cells))
+        Some(crate::compared::paired("exact completions", ("triattention (trt)", other), cells))
     };
     vec![
         row("triattention (trt)", 6, None, None),
