@@ -29,7 +29,6 @@ pub(crate) fn execute(args: &ReportArgs, format: Format) -> anyhow::Result<Statu
         [baseline, targets @ ..] => {
             of_pairs(baseline, targets, tokenizer.as_ref(), &audit::ignored(&args.aside)?)?
         }
-        [baseline, targets @ ..] => of_pairs(baseline, targets, tokenizer.as_ref())?,
         [] => Report::new("A ledger of claims", "lockstep report", Verdict::Identical),
     };
     if let Some(ledger) = &args.claims {

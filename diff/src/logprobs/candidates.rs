@@ -118,10 +118,6 @@ fn duplicates(entry: &Entry, at: (usize, Option<usize>), findings: &mut Vec<Logp
             let first = entry.candidates.get(*places.first()?)?;
             // A token given twice with its id and the same value is only said twice.
             let same = places.iter().all(|place| {
-                entry
-                    .candidates
-                    .get(*place)
-                    .is_some_and(|other| other.logprob.written == first.logprob.written)
                 entry.candidates.get(*place).is_some_and(|other| {
                     other.logprob.written.to_bits() == first.logprob.written.to_bits()
                 })

@@ -118,7 +118,6 @@ fn common<'a>(left: &'a Entry, right: &'a Entry, own: bool, tally: &mut Tally) -
             (State::Measured, State::Measured) => {}
             (State::Impossible, State::Impossible) => tally.both_impossible += 1,
             (State::Measured, State::Impossible) | (State::Impossible, State::Measured) => {
-                tally.one_impossible += 1
                 tally.one_impossible += 1;
             }
             _ => {}
