@@ -280,6 +280,45 @@ inline float __fmul_rn(float a, float b) { volatile float r = a * b; return r; }
 inline float __fadd_rn(float a, float b) { volatile float r = a + b; return r; }
 inline float __fsub_rn(float a, float b) { volatile float r = a - b; return r; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+
+// __logf of sm_90 for numbers below 1: 64 pieces of the mantissa, a cut square, two truncations (runtime/src/sample/fast_log.rs).
+struct LogLine {
+    long long c0;
+    int c1, c2;
+};
+static const LogLine LOG_LINES[64] = {
+    {29510ll, 47272, 1454}, {6148432710ll, 46545, 1410}, {12203000646ll, 45840, 1370}, {18166489926ll, 45156, 1330}, {24041640776ll, 44492, 1292},
+    {29831013190ll, 43847, 1254}, {35537077062ll, 43221, 1220}, {41162191688ll, 42612, 1184}, {46708667208ll, 42020, 1152}, {52178604870ll, 41444, 1118},
+    {57574130504ll, 40884, 1088}, {62897230662ll, 40339, 1060}, {68149822278ll, 39809, 1036}, {73333732168ll, 39292, 1008}, {78450783046ll, 38788, 982},
+    {83502646086ll, 38297, 958}, {88490939206ll, 37818, 932}, {93417288518ll, 37351, 910}, {98283180870ll, 36896, 890}, {103090078534ll, 36451, 866},
+    {107839419206ll, 36018, 850}, {112532534086ll, 35594, 828}, {117170770760ll, 35180, 808}, {121755394888ll, 34776, 792}, {126287618886ll, 34380, 770},
+    {130768622406ll, 33994, 754}, {135199564624ll, 33616, 736}, {139581543238ll, 33247, 722}, {143915623238ll, 32886, 708}, {148202869576ll, 32532, 692},
+    {152444248902ll, 32186, 678}, {156640731974ll, 31847, 662}, {160793285448ll, 31516, 652}, {164902798150ll, 31191, 638}, {168970179398ll, 30872, 622},
+    {172996260678ll, 30561, 614}, {176981869382ll, 30255, 600}, {180927816518ll, 29955, 586}, {184834904902ll, 29662, 578}, {188703847238ll, 29374, 566},
+    {192535413574ll, 29091, 552}, {196330328902ll, 28814, 542}, {200089273158ll, 28542, 532}, {203812897608ll, 28276, 524}, {207501906758ll, 28014, 514},
+    {211156931398ll, 27757, 506}, {214778549062ll, 27505, 498}, {218367394630ll, 27257, 488}, {221924049734ll, 27013, 476}, {225449096006ll, 26774, 468},
+    {228943086408ll, 26540, 464}, {232406541126ll, 26309, 454}, {235840037702ll, 26082, 446}, {239244047174ll, 25859, 438}, {242619102024ll, 25640, 432},
+    {245965656902ll, 25424, 422}, {249284195142ll, 25213, 418}, {252575208264ll, 25004, 408}, {255839150918ll, 24799, 402}, {259076424518ll, 24598, 398},
+    {262287512390ll, 24399, 390}, {265472783176ll, 24204, 384}, {268632675142ll, 24012, 378}, {271767585606ll, 23823, 372},
+};
+
+static inline float __logf(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, 4);
+    const long long d = bits & 0x1ffff;
+    long long square = 0;
+    for (int j = 10; j < 17; j++) {
+        if (d >> j & 1) square += ((d & ((1ll << j) - 1)) >> (18 - j)) + (1ll << (2 * j - 19));
+    }
+    const LogLine line = LOG_LINES[bits >> 17 & 63];
+    const long long exponent = static_cast<long long>(bits >> 23) - 127;
+    const long long sum = exponent * (1ll << 38) + line.c0 + line.c1 * d - line.c2 * square;
+    unsigned long long size = static_cast<unsigned long long>(-sum) >> 2;
+    int spare = 0;
+    while (size >> spare >= 1u << 24) spare++;
+    return -static_cast<float>(size >> spare << spare) * 0x1p-36f * 0x1.62e430p-1f;
+}
+
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline double __dmul_rn(double a, double b) { volatile double r = a * b; return r; }

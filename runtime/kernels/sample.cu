@@ -10,7 +10,7 @@
 // of its time on.
 //
 // Draws: `kind` 1 is xorshift64 (13, 7, 17) with u = low 32 bits / 2^32, the first running sum above u, else the last; 2 the exponential
-// race of torch on CUDA: U of element t from Philox4x32-10, key the seed, thread t mod `threads`, E = -ln(U) (ln in f64, rounded to f32),
+// race of torch on CUDA: U of element t from Philox4x32-10, key the seed, thread t mod `threads`, E = -__logf(U), as PyTorch has it,
 // the largest p / E, lower id first.
 //
 // The blocks of a row count the ids by the upper 12 bits of their rank; the last to arrive does the rest alone. Up to 1024 survivors: the
@@ -424,7 +424,7 @@ DEVICE float race_uniform(const Stream &stream, u32 threads, u32 id) {
 
 DEVICE float exponential(float uniform) {
     if (uniform >= 1.0f - 0x1p-24f) return 0x1p-24f;
-    return -static_cast<float>(log(static_cast<double>(uniform)));
+    return -__logf(uniform);
 }
 
 // Id with the largest quotient of mass and exponential.

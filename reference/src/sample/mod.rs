@@ -4,6 +4,7 @@
 //! integers stays so: Philox and Mersenne words, and the f32 of a uniform or exponential number where the drawn token depends on it.
 
 mod draws;
+mod fast_log;
 mod filters;
 mod geometry;
 mod mersenne;

@@ -1,5 +1,7 @@
 //! From words to the numbers of a draw.
 
+use super::fast_log::cuda_log;
+
 /// cuRAND's uniform number in (0, 1]: `x * 2^-32 + 2^-33`, each step rounded to f32.
 #[must_use]
 pub fn uniform_of(word: u32) -> f64 {
@@ -8,14 +10,14 @@ pub fn uniform_of(word: u32) -> f64 {
     f64::from(narrow(f64::from(narrow(f64::from(word))) * STEP + STEP / 2.0))
 }
 
-/// PyTorch's exponential number of a CUDA uniform number: `-ln u`, and 2^-24 where `u` is within 2^-24 of 1; rounded to f32.
+/// PyTorch's exponential number of a CUDA uniform number: `-__logf(u)`, and 2^-24 where `u` is within 2^-24 of 1.
 #[must_use]
 pub fn race_exponential(uniform: f64) -> f64 {
     const HALF_EPSILON: f64 = 1.0 / 16_777_216.0;
     if uniform >= 1.0 - HALF_EPSILON {
         return HALF_EPSILON;
     }
-    f64::from(narrow(-uniform.ln()))
+    -cuda_log(uniform)
 }
 
 /// The same rounded once more to f16, as a half-precision tensor holds it.

@@ -15,8 +15,6 @@ use lockstep_traces::{
 };
 use serde_json::json;
 
-use super::compared;
-
 const PROMPT: u32 = 66;
 const END: u32 = 437;
 const FIRST_COMPACTION: u32 = 161;

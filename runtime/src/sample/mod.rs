@@ -4,6 +4,7 @@
 //! are those of the native C++ runtime of TensorRT-Model-Connect, of transformers and of PyTorch; `gumbel` is Lockstep's own.
 
 mod error;
+pub(crate) mod fast_log;
 mod fault;
 mod filter;
 #[cfg(test)]

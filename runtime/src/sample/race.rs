@@ -1,11 +1,12 @@
 //! The draw of `torch.multinomial` on a CUDA device: an exponential race over the whole vocabulary.
 //!
 //! Element `t` gets the uniform number that PyTorch's fill kernel would give it: thread `t mod T` of `T`, generator
-//! Philox4x32-10 with the seed as key and the thread as subsequence. `E_t = -ln U_t` in f32, and the largest
+//! Philox4x32-10 with the seed as key and the thread as subsequence. `E_t = -__logf(U_t)`, and the largest
 //! `p_t / E_t` wins, lower id first on equal quotients. Only ids with mass need be computed.
 
 use half::f16;
 
+use super::fast_log::fast_log;
 use super::philox::{high, low, philox4x32};
 
 const BLOCK: u64 = 256;
@@ -71,11 +72,11 @@ impl Race {
         number * TWO_POW_MINUS_32 + TWO_POW_MINUS_32 / 2.0
     }
 
-    /// `-ln(uniform)`, kept above zero where the uniform number is 1.
+    /// `-ln(uniform)` as CUDA's fast logarithm gives it, kept above zero where the uniform number is 1.
     #[must_use]
     pub fn exponential(uniform: f32) -> f32 {
         let half = f32::EPSILON / 2.0;
-        if uniform >= 1.0 - half { half } else { -uniform.ln() }
+        if uniform >= 1.0 - half { half } else { -fast_log(uniform) }
     }
 
     /// Runs the race among `ids` with the masses `probabilities`; `None` where there is nobody.

@@ -79,10 +79,15 @@ impl Ranked {
     }
 }
 
-/// `-ln(uniform)`, half an f32 epsilon where the uniform number rounds to 1.
+/// `-__logf(uniform)`, half an f32 epsilon where the uniform number rounds to 1. The instruction's bits are a measured table, not a formula
+/// that could be written another way.
 fn exponential(uniform: f32) -> f64 {
-    let half = f64::from(f32::EPSILON) / 2.0;
-    if f64::from(uniform) >= 1.0 - half { half } else { -f64::from(uniform).ln() }
+    let half = f32::EPSILON / 2.0;
+    f64::from(if uniform >= 1.0 - half {
+        half
+    } else {
+        -crate::sample::fast_log::fast_log(uniform)
+    })
 }
 
 /// The next state of xorshift64 (13, 7, 17) and its number.
