@@ -22,12 +22,12 @@ fn json(args: &[&str], code: i32) -> Value {
 fn scores(answer: &Value) -> Vec<String> {
     answer["inputs"][0]["filters"]
         .as_array()
-        .unwrap()
+        .expect("the answer's own keys")
         .iter()
         .map(|one| {
             format!(
                 "{} {}/{}",
-                one["filter"].as_str().unwrap(),
+                one["filter"].as_str().expect("the answer's own keys"),
                 one["score"]["hits"],
                 one["score"]["n"]
             )
@@ -36,9 +36,15 @@ fn scores(answer: &Value) -> Vec<String> {
 }
 
 fn outcomes(answer: &Value) -> Vec<String> {
-    let rows = answer["inputs"][0]["entries"].as_array().unwrap();
+    let rows = answer["inputs"][0]["entries"].as_array().expect("the answer's own keys");
     rows.iter()
-        .map(|one| format!("{} {}", one["id"].as_str().unwrap(), one["outcome"].as_str().unwrap()))
+        .map(|one| {
+            format!(
+                "{} {}",
+                one["id"].as_str().expect("the answer's own keys"),
+                one["outcome"].as_str().expect("the answer's own keys")
+            )
+        })
         .collect()
 }
 
@@ -100,7 +106,7 @@ fn plain(scratch: &Scratch, name: &str, wrong: impl Fn(u32) -> bool, rows: u32) 
             )
         })
         .collect();
-    fs::write(scratch.file(name), body).unwrap();
+    fs::write(scratch.file(name), body).expect("scratch is writable");
     scratch.path(name)
 }
 
