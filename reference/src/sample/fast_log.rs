@@ -26,7 +26,7 @@ const PIECES: [[f64; 3]; 64] = [
 
 /// `__logf(x)` for `0 < x < 1`, an f32 value.
 #[must_use]
-pub fn cuda_log(x: f64) -> f64 {
+pub(super) fn cuda_log(x: f64) -> f64 {
     let exponent = x.log2().floor();
     // x / 2^exponent, put right where log2 rounded up to a whole number.
     let (exponent, mantissa) = match x / exponent.exp2() {
