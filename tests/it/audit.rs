@@ -176,6 +176,6 @@ fn what_cannot_be_read_or_asked_for_is_said_in_one_line() {
     let trace = scratch.path("trace.jsonl");
     let row = "{\"position\":0,\"token_id\":5,\"rows_before\":1,\"rows_after\":1,\"top\":[[5,2.0],[6,1.0]]}\n";
     std::fs::write(&trace, row).expect("a file");
-    let answer = audit(&[&trace, &trace]).expect(4).json();
+    let answer = audit(&[&trace, &trace, "--only", "2,16,20"]).expect(4).json();
     assert_eq!(answer["verdict"], "no_evidence", "{answer:#}");
 }

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(read(&path).unwrap(), None);
     }
 
-    /// Every artifact, cut and with a byte turned at every place: an answer or an error, never a panic.
+    /// Every artifact, cut or with a byte turned, place after place: an answer or an error, never a panic.
     #[test]
     fn no_damage_makes_a_reader_panic() {
         let config = br#"{"dynamic_kv_profile_rows":[32,64],"triattention":{"kv_budget":32}}"#;
@@ -159,14 +159,13 @@ mod tests {
             std::fs::write(&path, whole).unwrap();
             read_whole += usize::from(matches!(read(&path), Ok(Some(_))));
             for at in 0..whole.len() {
-                std::fs::write(&path, &whole[..at]).unwrap();
-                let _ = read(&path);
-                for flip in [0x01, 0x80, 0xff] {
-                    let mut bytes = whole.to_vec();
-                    bytes[at] ^= flip;
-                    std::fs::write(&path, &bytes).unwrap();
-                    let _ = read(&path);
+                let mut bytes = whole.to_vec();
+                match at % 4 {
+                    0 => bytes.truncate(at),
+                    turn => bytes[at] ^= [0x01, 0x80, 0xff][turn - 1],
                 }
+                std::fs::write(&path, &bytes).unwrap();
+                let _ = read(&path);
             }
         }
         assert_eq!(read_whole, artifacts.len());
