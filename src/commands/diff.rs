@@ -32,7 +32,7 @@ pub(crate) fn execute(args: &DiffArgs, format: Format) -> anyhow::Result<Status>
     if args.manifest {
         return settings::execute(&left, &right, format);
     }
-    let ignored = audit::ignored(&args.aside)?;
+    let ignored = audit::ignored(&args.ignore_audit)?;
     let control = args.control.as_deref().map(Trace::read).transpose()?;
     let truth = args.truth.as_deref().map(Trace::read).transpose()?;
     let tokenizer = args.model.as_deref().map(tokenizer).transpose()?.flatten();

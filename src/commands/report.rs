@@ -26,9 +26,12 @@ pub(crate) fn execute(args: &ReportArgs, format: Format) -> anyhow::Result<Statu
     let mut report = match args.inputs.as_slice() {
         [one] if !is_run(one) && is_json_answer(one) => of_answer(one)?,
         [one] => of_run(one, tokenizer.as_ref())?,
-        [baseline, targets @ ..] => {
-            of_pairs(baseline, targets, tokenizer.as_ref(), &audit::ignored(&args.aside)?)?
-        }
+        [baseline, targets @ ..] => of_pairs(
+            baseline,
+            targets,
+            tokenizer.as_ref(),
+            &audit::ignored(&args.aside.ignore_audit)?,
+        )?,
         [] => Report::new("A ledger of claims", "lockstep report", Verdict::Identical),
     };
     if let Some(ledger) = &args.claims {

@@ -10,7 +10,7 @@ use crate::kit::{Scratch, lockstep, ran, text};
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
 fn tiny(scratch: &Scratch, name: &str, extra: &[&str]) -> bool {
     let ids = scratch.path("ids.txt");
-    std::fs::write(&ids, "5 17 33 2").unwrap();
+    std::fs::write(&ids, "5 17 33 2").expect("a scratch file");
     let out = scratch.path(name);
     let mut args = vec!["run", "--random", "qwen3-tiny", "--device", "emulated", "--dtype", "f32"];
     args.extend(["--prompt-ids", &ids, "--max-new-tokens", "6", "--out", &out]);
@@ -27,9 +27,9 @@ fn tiny(scratch: &Scratch, name: &str, extra: &[&str]) -> bool {
 /// The comparison of two of those runs: its verdict, and the settings that differ.
 fn compared(scratch: &Scratch, a: &str, b: &str) -> (String, Vec<String>) {
     let answer = lockstep(["diff", &scratch.path(a), &scratch.path(b), "--format", "json"]).json();
-    let differences = answer["inputs"]["differences"].as_array().unwrap();
+    let differences = answer["inputs"]["differences"].as_array().expect("a list");
     let keys = differences.iter().filter_map(|difference| difference["key"].as_str());
-    let verdict = answer["verdict"]["kind"].as_str().unwrap().to_owned();
+    let verdict = answer["verdict"]["kind"].as_str().expect("a word").to_owned();
     (verdict, keys.map(ToOwned::to_owned).collect())
 }
 
@@ -55,7 +55,6 @@ fn graphs_change_nothing_and_a_coarser_ladder_is_named() {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a skipped test says why")]
 fn the_device_check_prints_its_table() {
     let scratch = Scratch::new();
     let script = lockstep_testkit::root().join("scripts/device-check");

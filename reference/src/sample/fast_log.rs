@@ -49,20 +49,20 @@ pub(super) fn cuda_log(x: f64) -> f64 {
     -narrow(log2 * f64::from(std::f32::consts::LN_2))
 }
 
-/// The square of a 17-bit integer over 2^19 as a multiplier makes it that has no columns below the result's last.
+/// The square of a 17-bit integer over 2^19 as a multiplier makes it that has no columns below the result's last: the sum over pairs of
+/// bits, an unequal pair one column higher than a bit with itself.
 fn cut_square(offset: f64) -> f64 {
-    let bit = |place: i32| (offset / 2_f64.powi(place)).rem_euclid(2.0).floor();
-    let mut sum = 0.0;
-    for high in 0..17 {
-        for low in 0..=high {
-            // Two equal halves of a pair stand one column higher; a bit with itself stands alone.
-            let column = if low == high { 2 * high - 19 } else { low + high - 18 };
-            if column >= 0 {
-                sum += bit(low) * bit(high) * 2_f64.powi(column);
-            }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "17 bits")]
+    let bits = offset as u32;
+    let bit = |place: u32| bits >> place & 1;
+    let mut sum = 0_u32;
+    for high in 10..17 {
+        for low in 18 - high..high {
+            sum += (bit(low) & bit(high)) << (high + low - 18);
         }
+        sum += bit(high) << (2 * high - 19);
     }
-    sum
+    f64::from(sum)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the product is rounded to f32")]

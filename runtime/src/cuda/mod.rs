@@ -7,6 +7,7 @@ pub mod model;
 
 pub mod ops;
 mod slot;
+#[cfg_attr(test, expect(clippy::float_cmp, reason = "its tests are of exact values"))]
 pub mod testing;
 
 pub use slot::Slot;

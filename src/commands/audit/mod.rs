@@ -15,7 +15,7 @@ use lockstep_reports::model::{Paragraph, ParagraphKind};
 use serde_json::json;
 
 use super::inputs::Trace;
-use crate::cli::{AsideArgs, AuditArgs, Format};
+use crate::cli::{AuditArgs, Format};
 use crate::console;
 use crate::exit::{Status, usage};
 
@@ -27,7 +27,7 @@ pub(crate) fn execute(args: &AuditArgs, verbose: bool, format: Format) -> anyhow
         return self_test(format);
     }
     let only = args.only.iter().map(|name| find(name)).collect::<anyhow::Result<Vec<_>>>()?;
-    let ignored = ignored(&args.aside)?;
+    let ignored = ignored(&args.aside.ignore_audit)?;
     let sources = evidence::read(args)?;
     let mut evidence = evidence::gather(&sources);
     evidence.history = history(args)?;
@@ -55,7 +55,7 @@ fn find(name: &str) -> anyhow::Result<&'static Audit> {
 }
 
 /// Audits set aside, each with its reason.
-pub(crate) fn ignored(args: &AsideArgs) -> anyhow::Result<Vec<Ignored>> {
+pub(crate) fn ignored(asides: &[String]) -> anyhow::Result<Vec<Ignored>> {
     let one = |text: &String| {
         let (name, reason) = text.split_once('=').unwrap_or((text, ""));
         let audit = find(name)?;
@@ -67,7 +67,7 @@ pub(crate) fn ignored(args: &AsideArgs) -> anyhow::Result<Vec<Ignored>> {
         let reason = reason.trim().to_owned();
         Ok(Ignored { audit: audit.number, slug: audit.slug.to_owned(), reason })
     };
-    args.ignore_audit.iter().map(one).collect()
+    asides.iter().map(one).collect()
 }
 
 fn history(args: &AuditArgs) -> anyhow::Result<Option<History>> {
