@@ -11,6 +11,7 @@ pub mod dtype;
 pub mod dump;
 pub mod error;
 pub mod foreign;
+pub mod gguf;
 pub mod hash;
 pub mod manifest;
 pub mod plan;
