@@ -5,6 +5,7 @@ mod commands;
 mod conformance;
 mod device;
 mod faults;
+mod gguf;
 mod kit;
 mod layering;
 mod misuse;
