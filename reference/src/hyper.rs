@@ -1,4 +1,4 @@
-//! Model dimensions as the reference resolves them from `config.json`.
+//! Model dimensions as the reference resolves them from `config.json` or the metadata of a GGUF file.
 //!
 //! Defaults are those of the Hugging Face configuration classes (`Qwen3Config`, `LlamaConfig`), but sizes that a
 //! checkpoint must state are never guessed: a missing one is an error. Every resolved value goes into the manifest
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_traces::{Manifest, ModelConfig};
 
-use crate::{ReferenceError, rope::Rope};
+use crate::{ReferenceError, gguf, rope::Rope};
 
 /// Model family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,10 @@ pub enum Architecture {
     Qwen3,
     /// Llama: no such norm.
     Llama,
+    /// Qwen2: no such norm; q, k and v projections have a bias, o has none.
+    Qwen2,
+    /// Mistral: Llama without biases, each row seeing the last rows only.
+    Mistral,
 }
 
 impl Architecture {
@@ -26,6 +30,8 @@ impl Architecture {
         match self {
             Self::Qwen3 => "Qwen3ForCausalLM",
             Self::Llama => "LlamaForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
         }
     }
 }
@@ -55,21 +61,40 @@ pub struct Hyper {
     pub rope: Rope,
     /// Output head is the embedding.
     pub tied: bool,
-    /// Bias on q, k and v projections, and on o in both families.
+    /// Bias on q, k and v projections, and on o in every family but Qwen2.
     pub attention_bias: bool,
     /// Bias on the three MLP projections (Llama).
     pub mlp_bias: bool,
+    /// By layer: how many rows a row sees, itself among them; all where `None`.
+    pub windows: Vec<Option<usize>>,
     /// Keys of values that the file did not give and that come from the family's defaults.
     pub defaulted: Vec<&'static str>,
+    /// Values are those of a GGUF file's metadata.
+    pub gguf: bool,
 }
 
 impl Hyper {
-    /// Reads and resolves `config.json` of a model directory.
+    /// Reads and resolves `config.json` of a model directory, or the metadata where `dir` is a GGUF file.
     ///
     /// # Errors
     /// Unreadable file, unknown architecture, a missing size, a feature that the reference does not compute.
     pub fn read(dir: &Path) -> Result<Self, ReferenceError> {
-        Self::resolve(&ModelConfig::read(dir)?, &dir.join("config.json"))
+        let config = Self::config(dir)?;
+        if dir.is_file() {
+            return Ok(Self { gguf: true, ..Self::resolve(&config, dir)? });
+        }
+        Self::resolve(&config, &dir.join("config.json"))
+    }
+
+    /// The configuration of a model directory or GGUF file, not resolved.
+    ///
+    /// # Errors
+    /// Unreadable files; metadata that stand for no configuration.
+    pub fn config(dir: &Path) -> Result<ModelConfig, ReferenceError> {
+        if dir.is_file() {
+            return gguf::read_config(&gguf::open(dir)?, dir);
+        }
+        Ok(ModelConfig::read(dir)?)
     }
 
     /// Resolves a configuration; `path` is for messages only.
@@ -79,15 +104,17 @@ impl Hyper {
     pub fn resolve(config: &ModelConfig, path: &Path) -> Result<Self, ReferenceError> {
         let mut resolver = Resolver { path: path.to_path_buf(), defaulted: Vec::new() };
         let architecture = resolver.architecture(config)?;
-        resolver.refuse_unsupported(config)?;
+        resolver.refuse_unsupported(config, architecture)?;
         let heads = resolver.size("num_attention_heads", config.num_attention_heads)?;
         let hidden = resolver.size("hidden_size", config.hidden_size)?;
+        // MistralConfig fixes 8 KV heads, the others repeat none where the file does not say.
+        let kv_default = if architecture == Architecture::Mistral { 8 } else { heads };
         let kv_heads =
-            resolver.or_default("num_key_value_heads", config.num_key_value_heads, heads);
-        // Qwen3Config fixes 128 whatever the widths; LlamaConfig divides.
+            resolver.or_default("num_key_value_heads", config.num_key_value_heads, kv_default);
+        // Qwen3Config fixes 128 whatever the widths; the other classes divide.
         let head_dim_default = match architecture {
             Architecture::Qwen3 => 128,
-            Architecture::Llama => hidden / heads,
+            _ => hidden / heads,
         };
         let head_dim = resolver.or_default("head_dim", config.head_dim, head_dim_default);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
@@ -102,21 +129,27 @@ impl Hyper {
         }
         let norm_eps = resolver.or_default("rms_norm_eps", config.rms_norm_eps, 1e-6);
         let tied = resolver.or_default("tie_word_embeddings", config.tie_word_embeddings, false);
-        let attention_bias = resolver.or_default("attention_bias", config.attention_bias, false);
+        let attention_bias = match architecture {
+            Architecture::Qwen2 => true,
+            Architecture::Mistral => false,
+            _ => resolver.or_default("attention_bias", config.attention_bias, false),
+        };
         let mlp_bias = match architecture {
-            Architecture::Qwen3 => false,
             Architecture::Llama => resolver.or_default("mlp_bias", config.mlp_bias, false),
+            _ => false,
         };
         let (rope, rope_defaulted) = Rope::resolve(config, head_dim, path)?;
         if rope_defaulted {
             resolver.defaulted.push("rope_theta");
         }
+        let layers = resolver.size("num_hidden_layers", config.num_hidden_layers)?;
+        let windows = resolver.windows(config, architecture, layers)?;
         Ok(Self {
             architecture,
             vocab: resolver.size("vocab_size", config.vocab_size)?,
             hidden,
             intermediate: resolver.size("intermediate_size", config.intermediate_size)?,
-            layers: resolver.size("num_hidden_layers", config.num_hidden_layers)?,
+            layers,
             heads,
             kv_heads,
             head_dim,
@@ -125,7 +158,9 @@ impl Hyper {
             tied,
             attention_bias,
             mlp_bias,
+            windows,
             defaulted: resolver.defaulted,
+            gguf: false,
         })
     }
 
@@ -133,6 +168,18 @@ impl Hyper {
     #[must_use]
     pub const fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// Rows that a row of `layer` sees, itself among them; `None`: all.
+    #[must_use]
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
+    }
+
+    /// Has the output projection of the attention a bias?
+    #[must_use]
+    pub const fn output_bias(&self) -> bool {
+        self.attention_bias && !matches!(self.architecture, Architecture::Qwen2)
     }
 
     /// True where each query and key head is normalised before RoPE.
@@ -145,7 +192,11 @@ impl Hyper {
     pub fn describe(&self, manifest: &mut Manifest) {
         let rope = &self.rope;
         let mut set = |key: &str, name: &str, value: serde_json::Value| {
-            let source = if self.defaulted.contains(&name) { "default" } else { "config.json" };
+            let source = match (self.defaulted.contains(&name), self.gguf) {
+                (true, _) => "default",
+                (false, true) => "gguf metadata",
+                (false, false) => "config.json",
+            };
             manifest.set(key, value, source);
         };
         set("model.architecture", "architectures", self.architecture.name().into());
@@ -163,6 +214,9 @@ impl Hyper {
         set("model.tie_word_embeddings", "tie_word_embeddings", self.tied.into());
         set("model.attention_bias", "attention_bias", self.attention_bias.into());
         set("model.mlp_bias", "mlp_bias", self.mlp_bias.into());
+        let slides = self.windows.iter().any(Option::is_some);
+        let listed: &[Option<usize>] = if slides { &self.windows } else { &[] };
+        set("model.sliding_windows", "sliding_window", listed.to_vec().into());
     }
 }
 
@@ -200,28 +254,69 @@ impl Resolver {
         match name.map(String::as_str) {
             Some("Qwen3ForCausalLM" | "qwen3") => Ok(Architecture::Qwen3),
             Some("LlamaForCausalLM" | "llama") => Ok(Architecture::Llama),
+            Some("Qwen2ForCausalLM" | "qwen2") => Ok(Architecture::Qwen2),
+            Some("MistralForCausalLM" | "mistral") => Ok(Architecture::Mistral),
             Some(other) => Err(self.error(format!(
-                "architecture `{other}` is unknown; the reference computes Qwen3ForCausalLM and LlamaForCausalLM"
+                "architecture `{other}` is unknown; the reference computes Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM and \
+                 MistralForCausalLM"
             ))),
             None => Err(self.error("neither `architectures` nor `model_type` is given".to_owned())),
         }
     }
 
-    fn refuse_unsupported(&self, config: &ModelConfig) -> Result<(), ReferenceError> {
+    /// Who slides: the layers that `layer_types` names; without it every layer of Mistral, and of Qwen, where
+    /// `use_sliding_window` is set, those behind the first `max_window_layers`.
+    fn windows(
+        &mut self,
+        config: &ModelConfig,
+        architecture: Architecture,
+        layers: usize,
+    ) -> Result<Vec<Option<usize>>, ReferenceError> {
+        let slides: Vec<bool> = match (&config.layer_types, architecture) {
+            (Some(types), _) if types.len() == layers => {
+                types.iter().map(|kind| kind == "sliding_attention").collect()
+            }
+            (Some(types), _) => {
+                let what = format!("layer_types names {} of {layers} layers", types.len());
+                return Err(self.error(what));
+            }
+            (None, Architecture::Llama) => vec![false; layers],
+            (None, Architecture::Mistral) => vec![true; layers],
+            (None, Architecture::Qwen2 | Architecture::Qwen3) => {
+                let on = config.use_sliding_window == Some(true);
+                let front = config.max_window_layers.unwrap_or(28);
+                (0..layers).map(|layer| on && layer >= front).collect()
+            }
+        };
+        if !slides.iter().any(|slides| *slides) {
+            return Ok(vec![None; layers]);
+        }
+        // An explicit null means that nothing slides after all.
+        let window = self.or_default("sliding_window", config.sliding_window, Some(4096));
+        if window == Some(0) || (window.is_none() && config.layer_types.is_some()) {
+            return Err(self.error("sliding_window gives no rows to see".to_owned()));
+        }
+        Ok(slides.iter().map(|slides| window.filter(|_| *slides)).collect())
+    }
+
+    fn refuse_unsupported(
+        &self,
+        config: &ModelConfig,
+        architecture: Architecture,
+    ) -> Result<(), ReferenceError> {
         if let Some(act) = config.hidden_act.as_deref()
             && act != "silu"
         {
             return Err(self.error(format!("hidden_act `{act}` is not computed; only silu is")));
         }
-        let sliding = config.use_sliding_window == Some(true)
-            || config
-                .layer_types
-                .as_ref()
-                .is_some_and(|types| types.iter().any(|kind| kind != "full_attention"));
-        if sliding {
-            return Err(self.error(
-                "sliding-window attention is not computed; only full_attention is".to_owned(),
-            ));
+        let known = |kind: &String| kind == "full_attention" || kind == "sliding_attention";
+        if let Some(kind) = config.layer_types.iter().flatten().find(|kind| !known(kind)) {
+            return Err(self.error(format!(
+                "`{kind}` is not computed; full_attention and sliding_attention are"
+            )));
+        }
+        if architecture == Architecture::Llama && config.use_sliding_window == Some(true) {
+            return Err(self.error("sliding-window attention is no part of this family".to_owned()));
         }
         Ok(())
     }
@@ -274,13 +369,39 @@ mod tests {
                 "Gemma3",
             ),
             (ModelConfig { hidden_act: Some("gelu".into()), ..qwen() }, "gelu"),
-            (ModelConfig { use_sliding_window: Some(true), ..qwen() }, "sliding"),
+            (
+                ModelConfig { layer_types: Some(vec!["chunked_attention".into(); 2]), ..qwen() },
+                "chunked",
+            ),
+            (ModelConfig { layer_types: Some(vec!["full_attention".into()]), ..qwen() }, "1 of 2"),
             (ModelConfig { num_key_value_heads: Some(3), ..qwen() }, "multiple"),
             (ModelConfig { head_dim: Some(3), ..qwen() }, "even"),
         ] {
             let message = resolve(&config).unwrap_err().to_string();
             assert!(message.contains(word), "{message}");
         }
+    }
+
+    #[test]
+    fn windows_follow_the_family() {
+        let named =
+            |name: &str| ModelConfig { architectures: Some(vec![name.to_owned()]), ..qwen() };
+        let mistral = named("MistralForCausalLM");
+        let hyper = resolve(&mistral).unwrap_err();
+        assert!(hyper.to_string().contains("multiple"), "8 KV heads by default: {hyper}");
+        let mistral = ModelConfig { num_key_value_heads: Some(2), ..mistral };
+        assert_eq!(resolve(&mistral).unwrap().windows, [Some(4096), Some(4096)]);
+        let off = ModelConfig { sliding_window: Some(None), ..mistral };
+        assert_eq!(resolve(&off).unwrap().windows, [None, None]);
+        let qwen2 = ModelConfig {
+            use_sliding_window: Some(true),
+            sliding_window: Some(Some(5)),
+            max_window_layers: Some(1),
+            ..named("Qwen2ForCausalLM")
+        };
+        let hyper = resolve(&qwen2).unwrap();
+        assert_eq!((hyper.windows.clone(), hyper.window(1)), (vec![None, Some(5)], Some(5)));
+        assert!(hyper.attention_bias && !hyper.output_bias());
     }
 
     #[test]

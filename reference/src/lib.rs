@@ -6,6 +6,7 @@
 
 pub mod error;
 pub mod forward;
+mod gguf;
 pub mod hyper;
 pub mod rope;
 pub mod sample;

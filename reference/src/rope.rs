@@ -45,6 +45,8 @@ pub enum RopeKind {
         /// Ends of the ramp are rounded outward to whole dimensions.
         truncate: bool,
     },
+    /// Each frequency divided by its own divisor.
+    Factors,
 }
 
 impl RopeKind {
@@ -56,6 +58,7 @@ impl RopeKind {
             Self::Linear { .. } => "linear",
             Self::Llama3 { .. } => "llama3",
             Self::Yarn { .. } => "yarn",
+            Self::Factors => "factors",
         }
     }
 }
@@ -73,6 +76,8 @@ pub struct Rope {
     pub head_dim: usize,
     /// Frequencies to use instead of the computed ones.
     given: Option<Vec<f32>>,
+    /// Divisors of [`RopeKind::Factors`].
+    divisors: Vec<f32>,
 }
 
 impl Rope {
@@ -130,14 +135,23 @@ impl Rope {
                     truncate: block.truncate.unwrap_or(true),
                 }
             }
+            "factors" => RopeKind::Factors,
             other => {
                 return Err(fail(format!(
                     "rope_type `{other}` is not computed; default, linear, llama3 and yarn are"
                 )));
             }
         };
+        let divisors = block.freq_factors.clone().unwrap_or_default();
+        let usable = |divisor: &f32| divisor.is_finite() && *divisor > 0.0;
+        if kind == RopeKind::Factors
+            && (divisors.len() != head_dim / 2 || !divisors.iter().all(usable))
+        {
+            return Err(fail(format!("RoPE needs {} positive divisors", head_dim / 2)));
+        }
         let attention_scaling = attention_scaling(kind, block);
-        Ok((Self { theta, kind, attention_scaling, head_dim, given: None }, given.is_none()))
+        let rope = Self { theta, kind, attention_scaling, head_dim, given: None, divisors };
+        Ok((rope, given.is_none()))
     }
 
     /// The same with another base; for hypotheses about a recording.
@@ -165,6 +179,10 @@ impl Rope {
         });
         match self.kind {
             RopeKind::Default => periods.map(|period| 1.0 / period).collect(),
+            RopeKind::Factors => periods
+                .zip(&self.divisors)
+                .map(|(period, divisor)| 1.0 / period / divisor)
+                .collect(),
             RopeKind::Linear { factor } => {
                 periods.map(|period| 1.0 / period / factor as f32).collect()
             }

@@ -8,6 +8,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{Device, Tensor};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
@@ -15,22 +17,55 @@ use safetensors::{Dtype, SafeTensors};
 use crate::ReferenceError;
 use crate::forward::parallel::for_blocks;
 use crate::forward::{Precision, Rounding};
+use crate::gguf;
 
 /// One tensor of a checkpoint, not yet read.
 #[derive(Debug, Clone)]
 struct Entry {
     file: usize,
-    dtype: Dtype,
+    stored: Stored,
     shape: Vec<usize>,
     bytes: Range<usize>,
+    /// Heads whose rows stand pair by pair instead of half by half.
+    pairs: Option<usize>,
 }
 
-/// The weight files of a model directory: `model.safetensors`, or the shards named by `model.safetensors.index.json`.
+/// How elements are stored.
+#[derive(Debug, Clone, Copy)]
+enum Stored {
+    /// One by one.
+    Plain(Dtype),
+    /// In ggml's blocks, which candle turns into f32.
+    Blocks(GgmlDType),
+    /// In a type that is not widened.
+    Other(GgmlDType),
+}
+
+impl Stored {
+    const fn of(dtype: GgmlDType) -> Self {
+        match dtype {
+            GgmlDType::F32 => Self::Plain(Dtype::F32),
+            GgmlDType::F16 => Self::Plain(Dtype::F16),
+            GgmlDType::BF16 => Self::Plain(Dtype::BF16),
+            GgmlDType::Q4_0
+            | GgmlDType::Q4_1
+            | GgmlDType::Q8_0
+            | GgmlDType::Q4K
+            | GgmlDType::Q5K
+            | GgmlDType::Q6K => Self::Blocks(dtype),
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// The weight files of a model directory: `model.safetensors`, or the shards named by `model.safetensors.index.json`; or a GGUF file.
 #[derive(Debug)]
 pub struct Weights {
     dir: PathBuf,
     files: Vec<(PathBuf, Mmap)>,
+    /// By the name that each has in its file.
     entries: BTreeMap<String, Entry>,
+    gguf: bool,
 }
 
 impl Weights {
@@ -39,10 +74,17 @@ impl Weights {
     /// # Errors
     /// Missing files, headers that lie about sizes, a tensor in two shards, an index that names what is not there.
     pub fn open(dir: &Path) -> Result<Self, ReferenceError> {
+        if dir.is_file() {
+            return Self::open_gguf(dir);
+        }
         let single = dir.join("model.safetensors");
         let index = dir.join("model.safetensors.index.json");
-        let mut weights =
-            Self { dir: dir.to_path_buf(), files: Vec::new(), entries: BTreeMap::new() };
+        let mut weights = Self {
+            dir: dir.to_path_buf(),
+            files: Vec::new(),
+            entries: BTreeMap::new(),
+            gguf: false,
+        };
         if single.exists() || !index.exists() {
             weights.map(single)?;
             return Ok(weights);
@@ -63,6 +105,32 @@ impl Weights {
         Ok(weights)
     }
 
+    fn open_gguf(path: &Path) -> Result<Self, ReferenceError> {
+        let opened = gguf::open(path)?;
+        let start = opened.content.tensor_data_offset;
+        let mut entries = BTreeMap::new();
+        for (name, tensor) in &opened.header.tensors {
+            let Some(info) = opened.content.tensor_infos.get(name) else { continue };
+            let start = usize::try_from(start + info.offset).unwrap_or(usize::MAX);
+            let entry = Entry {
+                file: 0,
+                stored: Stored::of(info.ggml_dtype),
+                shape: info.shape.dims().to_vec(),
+                bytes: start..start + tensor.range.len(),
+                pairs: gguf::heads_in_pairs(&opened.content, name),
+            };
+            entries.insert(name.clone(), entry);
+        }
+        let files = vec![(path.to_path_buf(), opened.map)];
+        Ok(Self { dir: path.to_path_buf(), files, entries, gguf: true })
+    }
+
+    /// The name that a tensor has in the files.
+    #[must_use]
+    pub(crate) fn stored_name(&self, name: &str) -> String {
+        if self.gguf { gguf::stored_name(name) } else { name.to_owned() }
+    }
+
     #[expect(unsafe_code, reason = "mapping a file is unsafe by definition")]
     fn map(&mut self, path: PathBuf) -> Result<(), ReferenceError> {
         let io = |source| ReferenceError::Io { path: path.clone(), source };
@@ -81,9 +149,10 @@ impl Weights {
             let offset = view.data().as_ptr() as usize - start;
             let entry = Entry {
                 file: self.files.len(),
-                dtype: view.dtype(),
+                stored: Stored::Plain(view.dtype()),
                 shape: view.shape().to_vec(),
                 bytes: offset..offset + view.data().len(),
+                pairs: None,
             };
             if self.entries.insert(name.to_owned(), entry).is_some() {
                 let what = "stands in two shards".to_owned();
@@ -94,7 +163,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Names of all tensors.
+    /// Names of all tensors, as the files have them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
@@ -102,7 +171,7 @@ impl Weights {
     /// Is there such a tensor?
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        self.entries.contains_key(name)
+        self.entries.contains_key(&self.stored_name(name))
     }
 
     /// Bytes of all weight files.
@@ -113,8 +182,9 @@ impl Weights {
 
     /// An error about a tensor, with the file that holds it.
     pub(crate) fn error(&self, tensor: &str, what: impl Into<String>) -> ReferenceError {
-        let path = self.entries.get(tensor).map_or(&self.dir, |entry| &self.files[entry.file].0);
-        ReferenceError::Weights { path: path.clone(), tensor: tensor.to_owned(), what: what.into() }
+        let tensor = self.stored_name(tensor);
+        let path = self.entries.get(&tensor).map_or(&self.dir, |entry| &self.files[entry.file].0);
+        ReferenceError::Weights { path: path.clone(), tensor, what: what.into() }
     }
 
     /// Checks that a tensor exists with this shape and a dtype that can be widened.
@@ -126,22 +196,28 @@ impl Weights {
     }
 
     fn entry(&self, name: &str, shape: &[usize]) -> Result<&Entry, ReferenceError> {
-        let Some(entry) = self.entries.get(name) else {
+        let Some(entry) = self.entries.get(&self.stored_name(name)) else {
             return Err(self.error(name, "is missing"));
         };
         if entry.shape != shape {
-            return Err(self.error(
-                name,
-                format!("has shape {:?}, config.json asks for {shape:?}", entry.shape),
-            ));
+            let source = if self.gguf { "the metadata" } else { "config.json" };
+            return Err(self
+                .error(name, format!("has shape {:?}, {source} asks for {shape:?}", entry.shape)));
         }
-        if !matches!(entry.dtype, Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64) {
-            return Err(self.error(
+        match entry.stored {
+            Stored::Plain(Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64)
+            | Stored::Blocks(_) => Ok(entry),
+            Stored::Plain(dtype) => Err(self.error(
                 name,
-                format!("has dtype {:?}; F16, BF16, F32 and F64 can be widened", entry.dtype),
-            ));
+                format!("has dtype {dtype:?}; F16, BF16, F32 and F64 can be widened"),
+            )),
+            Stored::Other(dtype) => Err(self.error(
+                name,
+                format!(
+                    "has type {dtype:?}; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K and Q6_K can be widened"
+                ),
+            )),
         }
-        Ok(entry)
     }
 
     /// A whole tensor, widened exactly and then rounded as `precision` rounds weights.
@@ -170,7 +246,7 @@ impl Weights {
         precision: Precision,
     ) -> Result<Tensor, ReferenceError> {
         let entry = self.entry(name, &shape)?;
-        if rows.start >= rows.end || rows.end > shape[0] {
+        if entry.pairs.is_some() || rows.start >= rows.end || rows.end > shape[0] {
             return Err(self.error(name, format!("has no rows {rows:?}")));
         }
         let stride = entry.bytes.len() / shape[0];
@@ -187,14 +263,60 @@ impl Weights {
         precision: Precision,
     ) -> Result<Tensor, ReferenceError> {
         let data = &self.files[entry.file].1[bytes];
-        let tensor = if precision == Precision::F64 {
-            Tensor::from_vec(widen_f64(data, entry.dtype), shape, &Device::Cpu)?
-        } else {
-            let values = widen_f32(data, entry.dtype, precision.rounding());
-            Tensor::from_vec(values, shape, &Device::Cpu)?
+        let tensor = match entry.stored {
+            Stored::Blocks(dtype) | Stored::Other(dtype) => {
+                rounded_blocks(data, dtype, shape, precision)?
+            }
+            Stored::Plain(dtype) if precision == Precision::F64 => {
+                Tensor::from_vec(widen_f64(data, dtype), shape, &Device::Cpu)?
+            }
+            Stored::Plain(dtype) => {
+                let values = widen_f32(data, dtype, precision.rounding());
+                Tensor::from_vec(values, shape, &Device::Cpu)?
+            }
         };
-        Ok(tensor)
+        match entry.pairs {
+            Some(heads) => halves_apart(&tensor, heads),
+            None => Ok(tensor),
+        }
     }
+}
+
+/// Blocks as candle dequantises them, to f32, then rounded as weights are.
+fn rounded_blocks(
+    data: &[u8],
+    dtype: GgmlDType,
+    shape: &[usize],
+    precision: Precision,
+) -> Result<Tensor, ReferenceError> {
+    let blocks = qtensor_from_ggml(dtype, data, shape.to_vec(), &Device::Cpu)?;
+    let wide = blocks.dequantize(&Device::Cpu)?;
+    match precision {
+        Precision::F32 => Ok(wide),
+        Precision::F64 => Ok(wide.to_dtype(candle_core::DType::F64)?),
+        Precision::Bf16 | Precision::F16 => {
+            let mut values = wide.flatten_all()?.to_vec1::<f32>()?;
+            let rounding = precision.rounding();
+            for_blocks(&mut values, BLOCK, |_, block| {
+                for value in block {
+                    *value = rounding.f32(*value);
+                }
+            });
+            Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
+        }
+    }
+}
+
+/// Rows that stand pair by pair, `[heads, head_dim / 2, 2, ...]`, half by half: `[heads, 2, head_dim / 2, ...]`.
+fn halves_apart(tensor: &Tensor, heads: usize) -> Result<Tensor, ReferenceError> {
+    let shape = tensor.dims().to_vec();
+    let rows = shape.first().copied().unwrap_or(0);
+    let inner = tensor.elem_count().checked_div(rows).unwrap_or(0);
+    if heads == 0 || !rows.is_multiple_of(2 * heads) {
+        return Err(ReferenceError::input(format!("{rows} rows are no pairs of {heads} heads")));
+    }
+    let split = tensor.reshape((heads, rows / heads / 2, 2, inner))?;
+    Ok(split.transpose(1, 2)?.contiguous()?.reshape(shape)?)
 }
 
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ReferenceError> {

@@ -55,7 +55,7 @@ pub enum RuntimeError {
         /// What is wrong.
         what: String,
     },
-    /// `tokenizer.json` could not be used.
+    /// `tokenizer.json`, or the tokenizer of a GGUF file, could not be used.
     #[error("{path}: {what}", path = path.display())]
     Tokenizer {
         /// File.

@@ -1,4 +1,7 @@
-//! `config.json` resolved into the numbers that the forward pass uses, each with its source.
+//! `config.json`, or the metadata of a GGUF file, resolved into the numbers that the forward pass uses, each with its source.
+
+mod gguf;
+mod window;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,10 @@ pub enum Architecture {
     Qwen3,
     /// No QK norm; optional bias in attention and MLP.
     Llama,
+    /// No QK norm; q, k and v have a bias, o has none.
+    Qwen2,
+    /// As Llama without biases; attention may be over the last rows only.
+    Mistral,
 }
 
 impl Architecture {
@@ -26,6 +33,8 @@ impl Architecture {
         match self {
             Self::Qwen3 => "Qwen3ForCausalLM",
             Self::Llama => "LlamaForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
         }
     }
 
@@ -33,6 +42,8 @@ impl Architecture {
         match name {
             "Qwen3ForCausalLM" | "qwen3" => Some(Self::Qwen3),
             "LlamaForCausalLM" | "llama" => Some(Self::Llama),
+            "Qwen2ForCausalLM" | "qwen2" => Some(Self::Qwen2),
+            "MistralForCausalLM" | "mistral" => Some(Self::Mistral),
             _ => None,
         }
     }
@@ -65,8 +76,12 @@ pub struct Hyper {
     pub rope: RopeScaling,
     /// RMSNorm on query and key heads before RoPE.
     pub qk_norm: bool,
-    /// Bias in the q, k, v and o projections.
+    /// Rows that each layer's attention sees, the row itself included: `None` all of them, `Some(w)` the last `w`.
+    pub windows: Vec<Option<usize>>,
+    /// Bias in the q, k and v projections.
     pub attention_bias: bool,
+    /// Bias in the o projection.
+    pub output_bias: bool,
     /// Bias in the MLP.
     pub mlp_bias: bool,
     /// The output head is the embedding.
@@ -92,11 +107,22 @@ impl Hyper {
         RotaryTable::new(self.head_dim, self.rope_theta, &self.rope)
     }
 
-    /// Reads and resolves `config.json` (and the end-of-sequence ids of `generation_config.json`) of `dir`.
+    /// The first layer whose attention is over a window, and the window.
+    #[must_use]
+    pub fn window(&self) -> Option<(usize, usize)> {
+        let mut windows = self.windows.iter().enumerate();
+        windows.find_map(|(layer, window)| window.map(|window| (layer, window)))
+    }
+
+    /// Reads and resolves `config.json` (and the end-of-sequence ids of `generation_config.json`) of `dir`; where `dir` is a file, the
+    /// metadata of that GGUF file.
     ///
     /// # Errors
     /// A file that cannot be read, or a field that is missing, contradictory or not supported, by name.
     pub fn read(dir: &Path) -> Result<Self, RuntimeError> {
+        if dir.is_file() {
+            return gguf::read(dir);
+        }
         let config = ModelConfig::read(dir)?;
         let mut hyper = Self::resolve(&config, &dir.join("config.json"))?;
         let generation = dir.join("generation_config.json");
@@ -122,12 +148,25 @@ impl Hyper {
     /// # Errors
     /// [`RuntimeError::Config`] with the field.
     pub fn resolve(config: &ModelConfig, path: &Path) -> Result<Self, RuntimeError> {
-        let mut fields = Fields { path, settings: BTreeMap::new() };
+        Self::resolve_from(config, path, Origin::Config)
+    }
+
+    fn resolve_from(
+        config: &ModelConfig,
+        path: &Path,
+        origin: Origin,
+    ) -> Result<Self, RuntimeError> {
+        let mut fields = Fields { path, settings: BTreeMap::new(), origin };
         let architecture = fields.architecture(config)?;
-        refuse_unsupported(config, &fields)?;
+        refuse_unsupported(config, architecture, &fields)?;
         let hidden_size = fields.required("hidden_size", config.hidden_size)?;
         let heads = fields.required("num_attention_heads", config.num_attention_heads)?;
-        let kv_heads = fields.size("num_key_value_heads", config.num_key_value_heads, heads)?;
+        let kv_heads = match architecture {
+            // The one family whose configuration class has a number of its own.
+            Architecture::Mistral => 8,
+            _ => heads,
+        };
+        let kv_heads = fields.size("num_key_value_heads", config.num_key_value_heads, kv_heads)?;
         let head_dim = fields.size("head_dim", config.head_dim, hidden_size / heads)?;
         if !heads.is_multiple_of(kv_heads) {
             let what = format!("{kv_heads} does not divide num_attention_heads = {heads}");
@@ -144,20 +183,37 @@ impl Hyper {
         let eos_ids = config.eos_token_id.as_ref().map(OneOrMany::to_vec);
         let llama = architecture == Architecture::Llama;
         let checkpoint_dtype = fields.dtype(config)?;
+        let layers = fields.required("num_hidden_layers", config.num_hidden_layers)?;
+        let (attention_bias, output_bias) = match architecture {
+            Architecture::Qwen2 => {
+                fields.note("attention_bias", true, "architecture");
+                (true, false)
+            }
+            Architecture::Mistral => {
+                fields.note("attention_bias", false, "architecture");
+                (false, false)
+            }
+            Architecture::Qwen3 | Architecture::Llama => {
+                let bias = fields.take("attention_bias", config.attention_bias, false);
+                (bias, bias)
+            }
+        };
         Ok(Self {
             architecture,
             vocab_size: fields.required("vocab_size", config.vocab_size)?,
             hidden_size,
             intermediate_size: fields.required("intermediate_size", config.intermediate_size)?,
-            layers: fields.required("num_hidden_layers", config.num_hidden_layers)?,
+            layers,
             heads,
             kv_heads,
             head_dim,
             norm_eps,
             rope_theta,
             rope,
-            qk_norm: !llama,
-            attention_bias: fields.take("attention_bias", config.attention_bias, false),
+            qk_norm: architecture == Architecture::Qwen3,
+            windows: window::resolve(config, architecture, layers, &mut fields)?,
+            attention_bias,
+            output_bias,
             mlp_bias: llama && fields.take("mlp_bias", config.mlp_bias, false),
             tie_word_embeddings: fields.take(
                 "tie_word_embeddings",
@@ -180,10 +236,24 @@ impl Hyper {
 struct Fields<'a> {
     path: &'a Path,
     settings: BTreeMap<String, Setting>,
+    origin: Origin,
+}
+
+/// Where the values that were given stand.
+enum Origin {
+    /// Under their own names in `config.json`.
+    Config,
+    /// In a GGUF file: field, and the key or tensor that tells it.
+    Gguf(BTreeMap<&'static str, String>),
 }
 
 impl Fields<'_> {
+    /// An error about a field, by the name that the file has for it.
     fn error(&self, field: &str, what: impl Into<String>) -> RuntimeError {
+        let field = match &self.origin {
+            Origin::Config => field,
+            Origin::Gguf(keys) => keys.get(field).map_or(field, String::as_str),
+        };
         RuntimeError::Config {
             path: PathBuf::from(self.path),
             field: field.to_owned(),
@@ -196,10 +266,21 @@ impl Fields<'_> {
         self.settings.insert(format!("model.{field}"), setting);
     }
 
+    /// The source of a given field.
+    fn source(&self, field: &str) -> String {
+        match &self.origin {
+            Origin::Config => "config.json".to_owned(),
+            Origin::Gguf(keys) => {
+                let key = keys.get(field).map_or("metadata", String::as_str);
+                format!("gguf: {key}")
+            }
+        }
+    }
+
     fn take<T: Clone + Into<Value>>(&mut self, field: &str, value: Option<T>, default: T) -> T {
-        let source = if value.is_some() { "config.json" } else { "default" };
+        let source = if value.is_some() { self.source(field) } else { "default".to_owned() };
         let value = value.unwrap_or(default);
-        self.note(field, value.clone(), source);
+        self.note(field, value.clone(), &source);
         value
     }
 
@@ -228,7 +309,8 @@ impl Fields<'_> {
         if !(value.is_finite() && value > 0.0) {
             return Err(self.error(field, format!("{value} is not a positive number")));
         }
-        self.note(field, value, "config.json");
+        let source = self.source(field);
+        self.note(field, value, &source);
         Ok(value)
     }
 
@@ -240,7 +322,8 @@ impl Fields<'_> {
             (None, None) => return Err(self.error("architectures", "is missing; add it")),
         };
         let found = Architecture::from_name(name).ok_or_else(|| {
-            let known = "Qwen3ForCausalLM and LlamaForCausalLM are";
+            let known =
+                "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM and MistralForCausalLM are";
             self.error(field, format!("`{name}` is not supported; {known}"))
         })?;
         if let Some(model_type) = &config.model_type
@@ -249,7 +332,8 @@ impl Fields<'_> {
             let what = format!("`{model_type}` contradicts architectures = `{name}`");
             return Err(self.error("model_type", what));
         }
-        self.note("architecture", found.name(), "config.json");
+        let source = self.source("architecture");
+        self.note("architecture", found.name(), &source);
         Ok(found)
     }
 
@@ -267,7 +351,11 @@ impl Fields<'_> {
     }
 }
 
-fn refuse_unsupported(config: &ModelConfig, fields: &Fields<'_>) -> Result<(), RuntimeError> {
+fn refuse_unsupported(
+    config: &ModelConfig,
+    architecture: Architecture,
+    fields: &Fields<'_>,
+) -> Result<(), RuntimeError> {
     if let Some(act) = &config.hidden_act
         && act != "silu"
         && act != "swish"
@@ -275,19 +363,9 @@ fn refuse_unsupported(config: &ModelConfig, fields: &Fields<'_>) -> Result<(), R
         let what = format!("`{act}` is not supported; silu is");
         return Err(fields.error("hidden_act", what));
     }
-    let full = |kind: &String| kind == "full_attention";
-    match &config.layer_types {
-        Some(types) => {
-            if let Some((layer, kind)) = types.iter().enumerate().find(|(_, kind)| !full(kind)) {
-                let what = format!("layer {layer} is `{kind}`; only full_attention is supported");
-                return Err(fields.error("layer_types", what));
-            }
-        }
-        None if config.use_sliding_window == Some(true) && config.sliding_window.is_some() => {
-            let what = "a sliding window is in use; only full attention is supported";
-            return Err(fields.error("use_sliding_window", what));
-        }
-        None => {}
+    if architecture == Architecture::Llama && config.use_sliding_window == Some(true) {
+        let what = "a sliding window is in use, and this architecture has none";
+        return Err(fields.error("use_sliding_window", what));
     }
     if let Some(part) = config.partial_rotary_factor
         && (part - 1.0).abs() > f64::EPSILON
@@ -338,12 +416,22 @@ fn rope(config: &ModelConfig, fields: &mut Fields<'_>) -> Result<(f64, RopeScali
             }
         }
         "yarn" => yarn(&block, config, fields)?,
+        "factors" => factors(&block, fields)?,
         other => {
             let what = format!("`{other}` is not supported; default, linear, llama3 and yarn are");
             return Err(fields.error("rope_type", what));
         }
     };
     Ok((theta, scaling))
+}
+
+/// Divisors of single frequencies, as GGUF files store them.
+fn factors(block: &RopeParameters, fields: &Fields<'_>) -> Result<RopeScaling, RuntimeError> {
+    let divisors = block.freq_factors.clone().unwrap_or_default();
+    if divisors.is_empty() || !divisors.iter().all(|value| value.is_finite() && *value > 0.0) {
+        return Err(fields.error("freq_factors", "are no positive divisors of the frequencies"));
+    }
+    Ok(RopeScaling::Factors { divisors })
 }
 
 fn yarn(

@@ -15,7 +15,7 @@ pub struct RotaryTable {
 }
 
 /// A resolved RoPE variant.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// Plain frequencies.
     Default,
@@ -50,6 +50,11 @@ pub enum RopeScaling {
         /// Factor on cosine and sine.
         attention_factor: f64,
     },
+    /// Each frequency divided by its own number.
+    Factors {
+        /// `[head_dim / 2]`; a frequency without one stays as it is.
+        divisors: Vec<f32>,
+    },
 }
 
 impl RopeScaling {
@@ -61,6 +66,7 @@ impl RopeScaling {
             Self::Linear { .. } => "linear",
             Self::Llama3 { .. } => "llama3",
             Self::Yarn { .. } => "yarn",
+            Self::Factors { .. } => "factors",
         }
     }
 }
@@ -86,6 +92,11 @@ impl RotaryTable {
             .collect();
         let plain = || powers.iter().map(|power| 1.0 / power);
         match *scaling {
+            RopeScaling::Factors { ref divisors } => {
+                let divided = plain().zip(divisors.iter().chain(std::iter::repeat(&1.0)));
+                let inv_freq = divided.map(|(freq, divisor)| freq / divisor).collect();
+                Self { inv_freq, attention_scaling: 1.0 }
+            }
             RopeScaling::Default => Self { inv_freq: plain().collect(), attention_scaling: 1.0 },
             RopeScaling::Linear { factor } => Self {
                 inv_freq: plain().map(|freq| freq / factor as f32).collect(),
@@ -252,6 +263,13 @@ mod tests {
         let ratio = (0.1 * 2.0 * 32_f64.ln() + 1.0) / plain;
         assert!((yarn_attention_factor(32.0, Some(2.0), Some(1.0)) - ratio).abs() < 1e-12);
         assert!((yarn_attention_factor(32.0, Some(2.0), Some(0.0)) - plain).abs() < 1e-12);
+    }
+
+    #[test]
+    fn factors_divide_each_frequency_by_its_own() {
+        let scaling = RopeScaling::Factors { divisors: vec![1.0, 2.0, 8.0] };
+        let table = RotaryTable::new(8, 10_000.0, &scaling);
+        close(&table.inv_freq, &[1.0, 0.05, 0.00125, 0.001]);
     }
 
     #[test]

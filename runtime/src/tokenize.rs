@@ -1,4 +1,6 @@
-//! `tokenizer.json` of a model directory.
+//! `tokenizer.json` of a model directory, or the tokenizer in the metadata of a GGUF file.
+
+mod gguf;
 
 use std::path::{Path, PathBuf};
 
@@ -11,20 +13,45 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
 }
 
+/// What stands where a tokenizer is looked for.
+#[derive(Debug)]
+pub enum Found {
+    /// A tokenizer.
+    Tokenizer(Box<Tokenizer>),
+    /// One of a kind that is not built here, and which; prompts can still be given as ids.
+    Unsupported(String),
+    /// None.
+    Nothing,
+}
+
 impl Tokenizer {
-    /// Reads `tokenizer.json` of `dir`; `None` where there is none.
+    /// Looks for `tokenizer.json` in `dir`, or in the metadata where `dir` is a GGUF file.
     ///
     /// # Errors
-    /// [`RuntimeError::Tokenizer`] where the file is not valid.
-    pub fn read(dir: &Path) -> Result<Option<Self>, RuntimeError> {
+    /// [`RuntimeError::Tokenizer`] where it is not valid.
+    pub fn find(dir: &Path) -> Result<Found, RuntimeError> {
+        if dir.is_file() {
+            return gguf::read(dir);
+        }
         let path = dir.join("tokenizer.json");
         if !path.is_file() {
-            return Ok(None);
+            return Ok(Found::Nothing);
         }
         match tokenizers::Tokenizer::from_file(&path) {
-            Ok(inner) => Ok(Some(Self { path, inner })),
+            Ok(inner) => Ok(Found::Tokenizer(Box::new(Self { path, inner }))),
             Err(error) => Err(RuntimeError::Tokenizer { path, what: error.to_string() }),
         }
+    }
+
+    /// As [`Tokenizer::find`], `None` where there is none of a kind that is built here.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::find`].
+    pub fn read(dir: &Path) -> Result<Option<Self>, RuntimeError> {
+        Ok(match Self::find(dir)? {
+            Found::Tokenizer(tokenizer) => Some(*tokenizer),
+            Found::Unsupported(_) | Found::Nothing => None,
+        })
     }
 
     /// Ids of a text, with the tokenizer's own special tokens around it where it adds any.

@@ -32,7 +32,7 @@ pub(crate) enum ReplayPolicy {
 pub(crate) struct ForwardArgs {
     /// Recorded run.
     pub(crate) run: PathBuf,
-    /// Model folder.
+    /// Model folder or GGUF file.
     #[arg(long)]
     pub(crate) model: PathBuf,
     /// What the cache does at a recorded compaction.
@@ -69,7 +69,7 @@ pub(crate) struct SelectorArgs {
     /// Query statistics that the run used.
     #[arg(long)]
     pub(crate) stats: Option<PathBuf>,
-    /// Model folder, for the rotary frequencies.
+    /// Model folder or GGUF file, for the rotary frequencies.
     #[arg(long)]
     pub(crate) model: Option<PathBuf>,
     /// Only these samples.
@@ -125,7 +125,7 @@ pub(crate) struct DiffArgs {
     /// High-precision truth, for a judgement of noise by ratio.
     #[arg(long, requires = "control")]
     pub(crate) truth: Option<PathBuf>,
-    /// Model folder or tokenizer.json, for token texts.
+    /// Model folder, tokenizer.json or GGUF file, for token texts.
     #[arg(long)]
     pub(crate) model: Option<PathBuf>,
     /// Only these samples.

@@ -119,7 +119,7 @@ pub(crate) struct ReportArgs {
     /// Folder to write to.
     #[arg(long)]
     pub(crate) out: PathBuf,
-    /// Model folder, for token texts.
+    /// Model folder or GGUF file, for token texts.
     #[arg(long)]
     pub(crate) model: Option<PathBuf>,
     /// Ledger of claims to show as the investigation's time line.
@@ -185,7 +185,7 @@ pub(crate) struct ExportArgs {
 /// `inspect`.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// Run folder or foreign trace.
+    /// Run folder, foreign trace, safetensors file or GGUF file.
     pub(crate) run: PathBuf,
     /// Print the step rows of this sample.
     #[arg(long)]

@@ -42,7 +42,7 @@ pub(crate) struct TokenSource {
 /// `run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Model folder: config.json, safetensors, tokenizer.json. Not needed with --cache or --random.
+    /// Model folder (config.json, safetensors, tokenizer.json) or GGUF file. Not needed with --cache or --random.
     #[arg(long, required_unless_present_any = ["cache", "random"])]
     pub(crate) model: Option<PathBuf>,
     /// Random weights of a known shape, made on the GPU: qwen3-8b, qwen3-tiny.
@@ -245,7 +245,7 @@ pub(crate) struct RecordArgs {
 /// `calibrate`.
 #[derive(Debug, Args)]
 pub(crate) struct CalibrateArgs {
-    /// Model folder.
+    /// Model folder or GGUF file.
     #[arg(long)]
     pub(crate) model: PathBuf,
     /// JSON lines with `prompt` or `prompt_ids`; `gold_completion_ids` are fed where present, else the model's own tokens.

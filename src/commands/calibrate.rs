@@ -86,7 +86,7 @@ fn of_dataset(path: &Path, select: Option<&str>, engine: &Engine) -> anyhow::Res
     let encode = |text: &str| -> anyhow::Result<Vec<u32>> {
         let tokenizer = engine
             .tokenizer()
-            .context("the model folder has no tokenizer.json; give prompt_ids")?;
+            .context("the model has no tokenizer (tokenizer.json, or gpt2-type tokens in a GGUF file); give prompt_ids")?;
         Ok(tokenizer.encode(text)?)
     };
     let (mut requests, mut teacher) = (Vec::new(), BTreeMap::new());

@@ -7,7 +7,7 @@ use lockstep_replay::selector::SelectorOptions;
 use lockstep_reports::model::{Paragraph, ParagraphKind};
 use lockstep_reports::{Report, text};
 use lockstep_traces::store::RunReader;
-use lockstep_traces::{CheckReport, ModelConfig, Verdict};
+use lockstep_traces::{CheckReport, Verdict};
 
 use super::{pages, replaying};
 use crate::cli::{CheckArgs, CheckCommand, Format, SelectorArgs};
@@ -66,7 +66,7 @@ fn selector_options(
     Ok(SelectorOptions {
         rule_set: args.rule_set,
         stats: args.stats.clone().or_else(|| recorded.filter(|path| path.is_file())),
-        model: model.as_deref().map(ModelConfig::read).transpose()?,
+        model: model.as_deref().map(lockstep_reference::Hyper::config).transpose()?,
         sample_id,
         ordinals: Some(args.ordinals.clone()),
         ..SelectorOptions::default()

@@ -78,10 +78,11 @@ pub(crate) fn compare(
 
 /// The tokenizer of a model folder, or the folder of a tokenizer.json.
 fn tokenizer(path: &Path) -> anyhow::Result<Option<Tokenizer>> {
-    let dir = if path.is_file() { path.parent().unwrap_or(path) } else { path };
+    let folder = path.is_dir() || lockstep_traces::gguf::is_gguf(path);
+    let dir = if folder { path } else { path.parent().unwrap_or(path) };
     let tokenizer = Tokenizer::read(dir)?;
     if tokenizer.is_none() {
-        return Err(usage(format!("--model {}: no tokenizer.json there", dir.display())));
+        return Err(usage(format!("--model {}: no tokenizer there", dir.display())));
     }
     Ok(tokenizer)
 }

@@ -1,9 +1,13 @@
 //! `inspect`: what a run, a foreign trace, a safetensors file or a file of log-probabilities holds.
+//! `inspect`: what a run, a foreign trace, a safetensors file or a GGUF file holds.
+
+mod gguf;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use lockstep_runtime::weights::WeightFiles;
+use lockstep_traces::gguf::is_gguf;
 use lockstep_traces::store::{DumpFile, RunReader, StepColumns, is_run};
 use lockstep_traces::{Choice, Loaded, Status as RunStatus, StepRow};
 use serde::Serialize;
@@ -49,11 +53,13 @@ struct SampleSummary {
 }
 
 pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Status> {
-    if is_safetensors(&args.run) {
+    if has_extension(&args.run, "safetensors") {
         return tensors(&args.run, format);
     }
     if lockstep_traces::logprobs::looks_like(&args.run) {
         return super::logprobs::inspect(args, format);
+    if is_gguf(&args.run) || has_extension(&args.run, "gguf") {
+        return gguf::execute(&args.run, format);
     }
     let loaded = lockstep_traces::load(&args.run)?;
     let summary = summarise(args, &loaded)?;
@@ -61,8 +67,8 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
     Ok(Status::Parity)
 }
 
-fn is_safetensors(path: &Path) -> bool {
-    path.is_file() && path.extension().is_some_and(|extension| extension == "safetensors")
+fn has_extension(path: &Path, wanted: &str) -> bool {
+    path.is_file() && path.extension().is_some_and(|extension| extension == wanted)
 }
 
 fn summarise(args: &InspectArgs, loaded: &Loaded) -> anyhow::Result<Summary> {

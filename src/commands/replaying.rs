@@ -166,7 +166,7 @@ impl Again {
 /// A model folder whose weight files are not those that the run names cannot judge the run.
 fn check_weights(run: &RunReader, model: &Path) -> anyhow::Result<()> {
     for (name, recorded) in &run.manifest().model.weights_sha256 {
-        let path = model.join(name);
+        let path = if model.is_file() { model.to_path_buf() } else { model.join(name) };
         let found = lockstep_traces::hash::sha256_file(&path)?;
         anyhow::ensure!(
             found == *recorded,

@@ -78,7 +78,7 @@ fn requests(args: &RunArgs, engine: &Engine) -> anyhow::Result<Vec<Request>> {
     let encode = |text: &str| -> anyhow::Result<Vec<u32>> {
         let tokenizer = engine
             .tokenizer()
-            .context("the model folder has no tokenizer.json; give --prompt-ids")?;
+            .context("the model has no tokenizer (tokenizer.json, or gpt2-type tokens in a GGUF file); give --prompt-ids")?;
         Ok(tokenizer.encode(text)?)
     };
     let source = &args.source;

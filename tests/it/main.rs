@@ -7,6 +7,7 @@ mod conformance;
 mod device;
 mod evaluate;
 mod faults;
+mod gguf;
 mod kit;
 mod layering;
 mod misuse;

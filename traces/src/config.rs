@@ -39,6 +39,9 @@ pub struct RopeParameters {
     pub mscale_all_dim: Option<f64>,
     /// YaRN.
     pub truncate: Option<bool>,
+    /// Divisor of each frequency, `head_dim / 2` values; GGUF files store them as the tensor `rope_freqs.weight`, and `rope_type` is then
+    /// `factors` here.
+    pub freq_factors: Option<Vec<f32>>,
 }
 
 /// One value or a list of values (`eos_token_id`).
@@ -114,10 +117,18 @@ pub struct ModelConfig {
     pub dtype: Option<String>,
     /// Sliding-window attention switch.
     pub use_sliding_window: Option<bool>,
-    /// Sliding window.
-    pub sliding_window: Option<usize>,
+    /// Sliding window in rows. `Some(None)` is an explicit `null`, which switches it off; families have defaults where it is absent.
+    #[serde(deserialize_with = "written", skip_serializing_if = "Option::is_none")]
+    pub sliding_window: Option<Option<usize>>,
+    /// Layers in front that see everything though a window is in use.
+    pub max_window_layers: Option<usize>,
     /// `full_attention` or `sliding_attention` by layer.
     pub layer_types: Option<Vec<String>>,
+}
+
+/// Keeps an explicit `null` apart from an absent field.
+fn written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<usize>>, D::Error> {
+    Option::deserialize(from).map(Some)
 }
 
 impl ModelConfig {

@@ -52,6 +52,14 @@ pub enum TraceError {
         /// What is wrong.
         what: String,
     },
+    /// A GGUF file that is not what it claims to be.
+    #[error("{path}: {source}", path = path.display())]
+    Gguf {
+        /// File.
+        path: PathBuf,
+        /// Cause.
+        source: crate::gguf::GgufError,
+    },
     /// Written by another schema version.
     #[error("{path}: schema {found} cannot be read by this build, which reads {supported}; {remedy}", path = path.display())]
     Version {

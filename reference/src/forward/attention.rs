@@ -11,7 +11,7 @@ const SCORES: usize = 8 << 20;
 /// Attends `q` `[heads, rows, head_dim]` over the live rows of `layer` and, causally, over the chunk's own rows, which
 /// stand behind them already. Returns `[rows, heads * head_dim]`.
 ///
-/// Query head `h` reads KV head `h / group`. Physical order decides what a row sees: everything live before the chunk,
+/// Query head `h` reads KV head `h / group`. A layer with a window sees the last rows of that only. Physical order decides what a row sees: everything live before the chunk,
 /// and inside the chunk what precedes it; after a compaction the live rows need not be in order of position.
 pub(super) fn attend(
     hyper: &Hyper,
@@ -35,8 +35,9 @@ pub(super) fn attend(
             let block = (SCORES / (group * visible)).clamp(16, rows.max(16)).min(rows - start);
             let keys = visible + block - 1;
             let q = q.narrow(1, start, block)?.contiguous()?.reshape((group * block, head_dim))?;
+            let span = ops::Span { queries: block, visible, window: hyper.window(layer) };
             let scores = q.matmul(&k.narrow(0, 0, keys)?.t()?)?;
-            ops::causal_softmax(&scores, block, visible, scale, rounding)?;
+            ops::causal_softmax(&scores, span, scale, rounding)?;
             let mixed = scores.matmul(&v.narrow(0, 0, keys)?)?;
             blocks.push(ops::rounded(mixed, rounding)?.reshape((group, block, head_dim))?);
             start += block;

@@ -248,38 +248,93 @@ fn tiny_models_of_each_family_and_rope_agree_with_transformers() {
     let mut seen = Vec::new();
     for entry in std::fs::read_dir(data().join("models")).unwrap() {
         let dir = entry.unwrap().path();
-        let file = dir.join("golden.safetensors");
-        if !file.exists() {
-            continue;
+        if dir.join("golden.safetensors").exists() {
+            seen.push(tiny(&dir, &dir));
         }
-        let model = Model::load(&dir, Precision::F32).unwrap();
-        let freqs: Vec<f32> = tensor_at(&file, "inv_freq").1.iter().map(|v| *v as f32).collect();
-        for (ours, theirs) in model.hyper().rope.inv_freq().iter().zip(&freqs) {
-            assert!((ours / theirs - 1.0).abs() < 3e-7, "{}: {ours} {theirs}", dir.display());
-        }
-        let ids: Vec<u32> = tensor_at(&file, "input_ids").1.iter().map(|id| *id as u32).collect();
-        let positions: Vec<u32> = (0..).take(ids.len()).collect();
-        let wanted: Vec<usize> = (0..ids.len()).collect();
-        let mut cache = model.new_cache().unwrap();
-        let chunk = Chunk { ids: &ids, positions: &positions, logits: &wanted };
-        let fed = model.feed(&mut cache, &chunk, Watch { rows: &wanted }).unwrap();
-        let worst = |ours: &[f64], theirs: &[f64]| {
-            ours.iter().zip(theirs).fold(0f64, |worst, (a, b)| worst.max((a - b).abs()))
-        };
-        let (_, logits) = tensor_at(&file, "logits");
-        let ours: Vec<f64> = fed.logits.values.iter().map(|v| f64::from(*v)).collect();
-        assert_eq!(ours.len(), logits.len());
-        // Logits of a few units from f32 arithmetic: 1e-5 is some ten roundings.
-        assert!(worst(&ours, &logits) < 3e-5, "{}: {}", dir.display(), worst(&ours, &logits));
-        let hidden: Vec<f64> = fed
-            .stages
-            .iter()
-            .filter(|stage| stage.name == "final_norm")
-            .flat_map(|stage| stage.values.clone())
-            .collect();
-        assert!(worst(&hidden, &tensor_at(&file, "last_hidden").1) < 3e-5, "{}", dir.display());
-        seen.push(model.hyper().rope.kind.name());
     }
     seen.sort_unstable();
-    assert_eq!(seen, ["default", "default", "default", "linear", "llama3", "yarn"]);
+    let plain = ["default"; 5];
+    assert_eq!(seen, [plain.as_slice(), &["linear", "llama3", "yarn"]].concat());
+}
+
+#[test]
+fn tiny_models_as_gguf_agree_with_transformers() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, kind) in [
+        ("llama_bias_mha", "default"),
+        ("llama_linear", "linear"),
+        ("llama_llama3", "factors"),
+        ("qwen3_theta_sharded", "default"),
+    ] {
+        let folder = data().join("models").join(name);
+        let path = dir.path().join(format!("{name}.gguf"));
+        lockstep_testkit::gguf::convert(&folder).write(&path);
+        assert_eq!(tiny(&path, &folder), kind, "{name}");
+    }
+}
+
+/// Holds the model at `path` against the golden logits in `folder`; the name of its rotary scaling.
+fn tiny(path: &std::path::Path, folder: &std::path::Path) -> &'static str {
+    let file = folder.join("golden.safetensors");
+    let dir = path;
+    let model = Model::load(dir, Precision::F32).unwrap();
+    let freqs: Vec<f32> = tensor_at(&file, "inv_freq").1.iter().map(|v| *v as f32).collect();
+    for (ours, theirs) in model.hyper().rope.inv_freq().iter().zip(&freqs) {
+        assert!((ours / theirs - 1.0).abs() < 3e-7, "{}: {ours} {theirs}", dir.display());
+    }
+    let ids: Vec<u32> = tensor_at(&file, "input_ids").1.iter().map(|id| *id as u32).collect();
+    let positions: Vec<u32> = (0..).take(ids.len()).collect();
+    let wanted: Vec<usize> = (0..ids.len()).collect();
+    let mut cache = model.new_cache().unwrap();
+    let chunk = Chunk { ids: &ids, positions: &positions, logits: &wanted };
+    let fed = model.feed(&mut cache, &chunk, Watch { rows: &wanted }).unwrap();
+    let worst = |ours: &[f64], theirs: &[f64]| {
+        ours.iter().zip(theirs).fold(0f64, |worst, (a, b)| worst.max((a - b).abs()))
+    };
+    let (_, logits) = tensor_at(&file, "logits");
+    let ours: Vec<f64> = fed.logits.values.iter().map(|v| f64::from(*v)).collect();
+    assert_eq!(ours.len(), logits.len());
+    // Logits of a few units from f32 arithmetic: 1e-5 is some ten roundings.
+    assert!(worst(&ours, &logits) < 3e-5, "{}: {}", dir.display(), worst(&ours, &logits));
+    let hidden: Vec<f64> = fed
+        .stages
+        .iter()
+        .filter(|stage| stage.name == "final_norm")
+        .flat_map(|stage| stage.values.clone())
+        .collect();
+    assert!(worst(&hidden, &tensor_at(&file, "last_hidden").1) < 3e-5, "{}", dir.display());
+    model.hyper().rope.kind.name()
+}
+
+/// Without its window, or with one row more or less, a model must not pass for itself.
+#[test]
+fn another_window_is_seen_in_the_logits() {
+    let source = data().join("models").join("mistral_window");
+    let (_, golden) = tensor_at(&source.join("golden.safetensors"), "logits");
+    let ids = tensor_at(&source.join("golden.safetensors"), "input_ids").1;
+    let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+    let text = std::fs::read_to_string(source.join("config.json")).unwrap();
+    for window in ["23", "25", "null"] {
+        let dir = tempfile::tempdir().unwrap();
+        let changed =
+            text.replace("\"sliding_window\": 24", &format!("\"sliding_window\": {window}"));
+        assert_ne!(changed, text);
+        std::fs::write(dir.path().join("config.json"), changed).unwrap();
+        let weights = "model.safetensors";
+        std::fs::copy(source.join(weights), dir.path().join(weights)).unwrap();
+        let model = Model::load(dir.path(), Precision::F32).unwrap();
+        let positions: Vec<u32> = (0..).take(ids.len()).collect();
+        let wanted: Vec<usize> = (0..ids.len()).collect();
+        let chunk = Chunk { ids: &ids, positions: &positions, logits: &wanted };
+        let mut cache = model.new_cache().unwrap();
+        let fed = model.feed(&mut cache, &chunk, Watch::default()).unwrap();
+        let far = |row: usize| {
+            let width = fed.logits.vocab;
+            let part = row * width..(row + 1) * width;
+            let pairs = fed.logits.values[part.clone()].iter().zip(&golden[part]);
+            pairs.fold(0f64, |far, (a, b)| far.max((f64::from(*a) - b).abs()))
+        };
+        // The first row whose window is full is the first that can differ.
+        assert!(far(22) < 3e-5 && (25..160).any(|row| far(row) > 1e-2), "{window}: {}", far(22));
+    }
 }

@@ -58,6 +58,8 @@ pub(super) fn tensors(hyper: &Hyper, index: usize) -> Vec<(String, Vec<usize>)> 
         list.push(("self_attn.q_proj.bias", vec![q]));
         list.push(("self_attn.k_proj.bias", vec![kv]));
         list.push(("self_attn.v_proj.bias", vec![kv]));
+    }
+    if hyper.output_bias() {
         list.push(("self_attn.o_proj.bias", vec![hidden]));
     }
     if hyper.mlp_bias {

@@ -4,6 +4,8 @@ mod attention;
 mod cache;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod golden_gguf;
 mod keep;
 mod layer;
 mod model;

@@ -70,7 +70,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model directory. Only headers are read; every tensor is checked for presence, shape and dtype, and one that
+    /// Opens a model directory or a GGUF file. Only headers are read; every tensor is checked for presence, shape and dtype, and one that
     /// belongs to no part of the model is refused.
     ///
     /// # Errors
@@ -319,7 +319,7 @@ fn check_tensors(hyper: &Hyper, weights: &Weights) -> Result<(), ReferenceError>
     let mut expected = BTreeSet::new();
     let mut check = |name: String, shape: &[usize]| -> Result<(), ReferenceError> {
         weights.check(&name, shape)?;
-        expected.insert(name);
+        expected.insert(weights.stored_name(&name));
         Ok(())
     };
     check(EMBEDDING.to_owned(), &[hyper.vocab, hyper.hidden])?;
@@ -334,7 +334,9 @@ fn check_tensors(hyper: &Hyper, weights: &Weights) -> Result<(), ReferenceError>
     }
     for name in weights.names() {
         // Checkpoints with a tied head often store it a second time, old ones store the rotary buffer.
-        let known = (hyper.tied && name == HEAD) || name.ends_with("rotary_emb.inv_freq");
+        let known = (hyper.tied && name == HEAD)
+            || name.ends_with("rotary_emb.inv_freq")
+            || (hyper.gguf && name == crate::gguf::ROPE_DIVISORS);
         if !known && !expected.contains(name) {
             return Err(weights.error(
                 name,

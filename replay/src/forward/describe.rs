@@ -66,7 +66,7 @@ pub fn describe(
 fn model_id(dir: &Path, hyper: &Hyper) -> Result<ModelId, ReplayError> {
     let hash = |name: &str| -> Result<Option<String>, TraceError> {
         let path = dir.join(name);
-        if path.exists() { sha256_file(path).map(Some) } else { Ok(None) }
+        if path.is_file() { sha256_file(path).map(Some) } else { Ok(None) }
     };
     let mut model = ModelId {
         path: Some(dir.display().to_string()),
@@ -75,6 +75,12 @@ fn model_id(dir: &Path, hyper: &Hyper) -> Result<ModelId, ReplayError> {
         tokenizer_sha256: hash("tokenizer.json")?,
         ..ModelId::default()
     };
+    if dir.is_file() {
+        // A GGUF file is configuration, weights and tokenizer at once.
+        let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
+        model.weights_sha256.insert(name.unwrap_or_default(), sha256_file(dir)?);
+        return Ok(model);
+    }
     let io = |source| TraceError::Io { path: dir.to_path_buf(), source };
     for entry in std::fs::read_dir(dir).map_err(io)? {
         let entry = entry.map_err(io)?;

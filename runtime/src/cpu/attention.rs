@@ -1,5 +1,7 @@
 //! Attention of new rows over the cache, one softmax per row and head.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::kernels::{Element, Isa, dots, weighted_sum};
@@ -13,13 +15,14 @@ use lockstep_traces::DType;
 const PARALLEL_FROM: usize = 1 << 18;
 
 /// Rows of one segment in one layer.
+#[derive(Clone, Copy)]
 pub(super) struct AttentionInput<'a> {
     pub(super) cache: &'a KvCache,
     pub(super) layer: usize,
     /// Queries by row, KV head and place in the group, `[n, kv_heads, group, head_dim]`.
     pub(super) queries: &'a [f32],
     /// Cache rows that row `i` sees, `[n]`.
-    pub(super) visible: &'a [usize],
+    pub(super) visible: &'a [Range<usize>],
 }
 
 /// `out[n, kv_heads, group, head_dim] = softmax(round(round(q k^T) * scale)) v`, each rounded.
@@ -34,7 +37,7 @@ pub(super) fn attend(plan: Plan, input: &AttentionInput<'_>, out: &mut [f32]) {
     let one = |(unit, out): (usize, &mut [f32])| {
         let (row, head) = (unit / shape.kv_heads, unit % shape.kv_heads);
         let queries = &input.queries[unit * width..(unit + 1) * width];
-        let visible = input.visible[row];
+        let visible = input.visible[row].clone();
         let (k, v) = (input.cache.k(input.layer, head), input.cache.v(input.layer, head));
         let heads = Heads { isa: plan.isa, dtype: plan.dtype, dim: shape.head_dim, visible };
         match (k, v) {
@@ -44,7 +47,8 @@ pub(super) fn attend(plan: Plan, input: &AttentionInput<'_>, out: &mut [f32]) {
             _ => unreachable!("K and V of one cache have one element type"),
         }
     };
-    let work: usize = input.visible.iter().sum::<usize>() * width * shape.kv_heads;
+    let seen: usize = input.visible.iter().map(ExactSizeIterator::len).sum();
+    let work = seen * width * shape.kv_heads;
     if plan.parallel && work >= PARALLEL_FROM {
         out.par_chunks_mut(width).enumerate().for_each(one);
     } else {
@@ -57,25 +61,27 @@ struct Heads {
     isa: Isa,
     dtype: DType,
     dim: usize,
-    visible: usize,
+    /// Cache rows that are seen.
+    visible: Range<usize>,
 }
 
 impl Heads {
     fn attend<T: Element>(&self, k: &[T], v: &[T], queries: &[f32], out: &mut [f32]) {
-        let Self { isa, dtype, dim, visible } = *self;
+        let Self { isa, dtype, dim, ref visible } = *self;
+        let (seen, part) = (visible.len(), visible.start * dim..visible.end * dim);
         let group = queries.len() / dim;
         let scale = 1.0 / (dim as f64).sqrt();
         let scale = scale as f32;
         // Scores come out by cache row with the group innermost.
-        let mut by_row = vec![0.0; visible * group];
-        dots(isa, &k[..visible * dim], queries, dim, &mut by_row);
-        let mut scores = vec![0.0; visible];
+        let mut by_row = vec![0.0; seen * group];
+        dots(isa, &k[part.clone()], queries, dim, &mut by_row);
+        let mut scores = vec![0.0; seen];
         for (place, out) in out.chunks_exact_mut(dim).enumerate() {
             for (score, row) in scores.iter_mut().zip(by_row.chunks_exact(group)) {
                 *score = ops::rounded(dtype, ops::rounded(dtype, row[place]) * scale);
             }
             ops::softmax(dtype, &mut scores);
-            weighted_sum(isa, &v[..visible * dim], &scores, out);
+            weighted_sum(isa, &v[part.clone()], &scores, out);
             ops::round(dtype, out);
         }
     }
@@ -97,13 +103,22 @@ mod tests {
         cache.append(0, &k, &[1.0, 0.0, 0.0, 1.0, 5.0, 5.0]);
         cache.commit(0..3);
         let queries = [2_f32.sqrt(), 0.0, 0.0, 0.0];
-        let input = AttentionInput { cache: &cache, layer: 0, queries: &queries, visible: &[2] };
+        let input = AttentionInput {
+            cache: &cache,
+            layer: 0,
+            queries: &queries,
+            visible: std::slice::from_ref(&(0..2)),
+        };
         for isa in Isa::available() {
             let plan = Plan { isa: *isa, dtype: DType::F32, parallel: false };
             let mut out = [f32::NAN; 4];
             attend(plan, &input, &mut out);
             let wanted = [0.25, 0.75, 0.5, 0.5];
             assert!(out.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{out:?}");
+            // A window of one row copies that row's V.
+            let window = AttentionInput { visible: std::slice::from_ref(&(1..2)), ..input };
+            attend(plan, &window, &mut out);
+            assert_eq!(out.map(f32::to_bits), [0.0, 1.0, 0.0, 1.0].map(f32::to_bits));
         }
     }
 }

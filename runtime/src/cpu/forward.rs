@@ -280,10 +280,15 @@ impl LayerPass<'_> {
             let part = row * narrow..(row + count) * narrow;
             let before = segment.cache.rows();
             segment.cache.append(layer, &s.k[part.clone()], &s.v[part]);
-            let visible: Vec<usize> = (0..count)
-                .map(|row| match arithmetic.causal {
-                    Causal::Itself => before + row + 1,
-                    Causal::Next => (before + row + 2).min(before + count),
+            let window = hyper.windows.get(layer).copied().flatten();
+            let visible: Vec<Range<usize>> = (0..count)
+                .map(|row| {
+                    let end = match arithmetic.causal {
+                        Causal::Itself => before + row + 1,
+                        Causal::Next => (before + row + 2).min(before + count),
+                    };
+                    // The window counts the row itself.
+                    window.map_or(0, |window| (before + row + 1).saturating_sub(window))..end
                 })
                 .collect();
             let part = row * wide..(row + count) * wide;

@@ -33,13 +33,16 @@ impl Engine {
         model.architecture = Some(hyper.architecture.name().to_owned());
         if !self.dir.as_os_str().is_empty() {
             model.path = Some(self.dir.display().to_string());
-            model.config_sha256 = Some(sha256_file(self.dir.join("config.json"))?);
+            // A GGUF file is configuration, weights and tokenizer at once; its hash stands below.
+            if self.dir.is_dir() {
+                model.config_sha256 = Some(sha256_file(self.dir.join("config.json"))?);
+            }
         }
         for path in &self.weight_files {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
             model.weights_sha256.insert(name.unwrap_or_default(), sha256_file(path)?);
         }
-        if self.tokenizer.is_some() {
+        if self.tokenizer.is_some() && self.dir.is_dir() {
             model.tokenizer_sha256 = Some(sha256_file(self.dir.join("tokenizer.json"))?);
         }
         manifest.config.extend(self.settings(options)?);

@@ -11,7 +11,7 @@ use crate::cpu::{CpuModel, Isa};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::model::AnyModel;
 use crate::select::Dims;
-use crate::tokenize::Tokenizer;
+use crate::tokenize::{Found, Tokenizer};
 use crate::weights::{ModelWeights, WeightFiles};
 use crate::{Hyper, RuntimeError};
 
@@ -30,7 +30,7 @@ pub struct Engine {
 
 impl Engine {
     /// Loads a Hugging Face directory: `config.json`, safetensors (one file or shards), and `tokenizer.json` and `generation_config.json`
-    /// where they are there.
+    /// where they are there. Where `dir` is a file, everything comes from that GGUF file.
     ///
     /// # Errors
     /// A file, field or tensor that is missing, contradictory or not supported, by name.
@@ -52,13 +52,21 @@ impl Engine {
                 return Err(RuntimeError::Option { name, what });
             }
         }
-        let weights = ModelWeights::take(&files, &hyper, dtype)?;
+        let mut weights = ModelWeights::take(&files, &hyper, dtype)?;
+        let tokenizer = match Tokenizer::find(dir)? {
+            Found::Tokenizer(tokenizer) => Some(*tokenizer),
+            Found::Unsupported(why) => {
+                weights.remarks.push(why);
+                None
+            }
+            Found::Nothing => None,
+        };
         let model = place(hyper, weights, dtype, options.device)?;
         Ok(Self {
             dir: dir.to_owned(),
             weight_files: files.paths().map(Path::to_owned).collect(),
             model,
-            tokenizer: Tokenizer::read(dir)?,
+            tokenizer,
             dtype,
             dtype_source,
             cache_dtype,
@@ -137,6 +145,13 @@ fn place(
     let gpu = match device {
         DeviceChoice::Cpu => {
             return Ok(Loaded::Cpu(Box::new(CpuModel::new(hyper, weights, Isa::detect()))));
+        }
+        DeviceChoice::Cuda(_) | DeviceChoice::Emulated if hyper.window().is_some() => {
+            let (layer, window) = hyper.window().unwrap_or_default();
+            let what = format!(
+                "the CUDA backend has no sliding-window attention, and layer {layer} sees the last {window} rows; use cpu"
+            );
+            return Err(RuntimeError::Option { name: "device", what });
         }
         DeviceChoice::Cuda(ordinal) => Gpu::open(ordinal)?,
         DeviceChoice::Emulated => Gpu::emulated()?,

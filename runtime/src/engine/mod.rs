@@ -11,6 +11,8 @@ mod feed;
 mod golden;
 #[cfg(test)]
 mod golden_compressed;
+#[cfg(test)]
+mod golden_gguf;
 mod load;
 #[cfg(test)]
 mod on_device;

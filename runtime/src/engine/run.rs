@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use lockstep_traces::TraceSink;
+use lockstep_traces::{PolicyKind, TraceSink};
 
 use super::backend::{CudaRun, Device, Loaded};
 use super::sequence::Sequence;
@@ -118,6 +118,15 @@ impl Engine {
 
     /// The policy of these options, bound to this model.
     pub(super) fn policy(&self, options: &RunOptions) -> Result<Policy, RuntimeError> {
+        if let (Some((layer, window)), true) = (
+            self.hyper().window(),
+            options.policy.kind.is_some_and(|kind| kind != PolicyKind::Dense),
+        ) {
+            // After a compaction the last rows are not the last positions, and no rule says which are meant.
+            let what =
+                format!("layer {layer} sees the last {window} rows only; such a model runs dense");
+            return Err(RuntimeError::Option { name: "policy", what });
+        }
         let rotary = self.hyper().rotary();
         let setup = Setup {
             dims: self.dims(),

@@ -79,11 +79,19 @@ fn yarn_takes_its_defaults_from_the_paper_and_the_context_from_the_model() {
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
     for (text, wanted) in [
-        (r#"{"architectures": ["MistralForCausalLM"]}"#, "architectures"),
+        (r#"{"architectures": ["Gemma3ForCausalLM"]}"#, "architectures"),
         (r#"{"architectures": ["LlamaForCausalLM"]}"#, "model_type"),
         (r#"{"hidden_act": "gelu"}"#, "hidden_act"),
-        (r#"{"use_sliding_window": true, "sliding_window": 4096}"#, "use_sliding_window"),
-        (r#"{"layer_types": ["full_attention", "sliding_attention"]}"#, "layer_types"),
+        (r#"{"layer_types": ["full_attention", "chunked_attention"]}"#, "layer_types"),
+        (r#"{"layer_types": ["full_attention"]}"#, "layer_types"),
+        (
+            r#"{"layer_types": ["full_attention", "sliding_attention"], "sliding_window": null}"#,
+            "sliding_window",
+        ),
+        (
+            r#"{"use_sliding_window": true, "sliding_window": 0, "max_window_layers": 1}"#,
+            "sliding_window",
+        ),
         (r#"{"partial_rotary_factor": 0.5}"#, "partial_rotary_factor"),
         (r#"{"rope_scaling": {"rope_type": "longrope"}}"#, "rope_type"),
         (r#"{"rope_scaling": {"rope_type": "linear"}}"#, "factor"),
@@ -100,8 +108,33 @@ fn what_is_not_supported_is_refused_by_name() {
 }
 
 #[test]
-fn a_window_that_is_switched_off_is_accepted() {
-    assert!(resolve(r#"{"use_sliding_window": false, "sliding_window": 4096}"#).is_ok());
+fn windows_are_resolved_by_family_and_layer() {
+    let mistral = r#""architectures": ["MistralForCausalLM"], "model_type": "mistral""#;
+    let qwen2 = r#""architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2""#;
+    for (text, wanted) in [
+        (r#"{"use_sliding_window": false, "sliding_window": 4096}"#.to_owned(), [None, None]),
+        (r#"{"use_sliding_window": true, "sliding_window": 7}"#.to_owned(), [None, None]),
+        (
+            r#"{"use_sliding_window": true, "sliding_window": 7, "max_window_layers": 1}"#
+                .to_owned(),
+            [None, Some(7)],
+        ),
+        (
+            r#"{"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 9}"#
+                .to_owned(),
+            [Some(9), None],
+        ),
+        (format!(r#"{{{mistral}, "sliding_window": 5}}"#), [Some(5), Some(5)]),
+        (format!(r#"{{{mistral}}}"#), [Some(4096), Some(4096)]),
+        (format!(r#"{{{mistral}, "sliding_window": null}}"#), [None, None]),
+        (format!(r#"{{{qwen2}, "sliding_window": 5}}"#), [None, None]),
+    ] {
+        assert_eq!(resolve(&text).unwrap().windows, wanted, "{text}");
+    }
+    let hyper = resolve(&format!(r#"{{{qwen2}}}"#)).unwrap();
+    assert!(hyper.attention_bias && !hyper.output_bias && !hyper.qk_norm);
+    assert_eq!(hyper.settings["model.attention_bias"].source, "architecture");
+    assert_eq!(hyper.settings["model.sliding_windows"].value, serde_json::json!([]));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The weight files of a model directory: one file, or shards named by an index.
+//! The weight files of a model: one safetensors file, shards named by an index, or a GGUF file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,7 +9,9 @@ use lockstep_traces::DType;
 use memmap2::Mmap;
 use serde::Deserialize;
 
-use super::{Entry, Header, Tensor};
+use super::gguf::{self, open_gguf};
+use super::quant::Quant;
+use super::{Entry, Header, RowOrder, Tensor};
 use crate::RuntimeError;
 
 const SINGLE: &str = "model.safetensors";
@@ -18,7 +20,7 @@ const INDEX: &str = "model.safetensors.index.json";
 struct Shard {
     path: PathBuf,
     map: Arc<Mmap>,
-    header: Header,
+    entries: BTreeMap<String, Entry>,
 }
 
 /// Mapped weight files with checked headers.
@@ -27,6 +29,8 @@ pub struct WeightFiles {
     shards: Vec<Shard>,
     /// Tensor name to shard.
     place: BTreeMap<String, usize>,
+    /// Names are translated from a GGUF file's.
+    gguf: bool,
 }
 
 #[derive(Deserialize)]
@@ -35,14 +39,20 @@ struct Index {
 }
 
 impl WeightFiles {
-    /// Opens `model.safetensors`, or else the shards of `model.safetensors.index.json`.
+    /// Opens `model.safetensors`, or else the shards of `model.safetensors.index.json`; where `dir` is a file, that file as GGUF.
     ///
     /// # Errors
     /// A file that is missing, a header that lies, an index that does not fit its files, a tensor in two files.
     pub fn open(dir: &Path) -> Result<Self, RuntimeError> {
+        if dir.is_file() {
+            let (map, header) = open_gguf(dir)?;
+            let mut files = Self { gguf: true, ..Self::none(dir.to_owned()) };
+            files.place_all(dir, Arc::new(map), gguf::entries(&header, dir)?)?;
+            return Ok(files);
+        }
         let single = dir.join(SINGLE);
         let index = dir.join(INDEX);
-        let mut files = Self { dir: dir.to_owned(), shards: Vec::new(), place: BTreeMap::new() };
+        let mut files = Self::none(dir.to_owned());
         if single.is_file() {
             files.add(&single)?;
         } else if index.is_file() {
@@ -60,9 +70,13 @@ impl WeightFiles {
     /// As [`WeightFiles::open`].
     pub fn open_file(path: &Path) -> Result<Self, RuntimeError> {
         let dir = path.parent().unwrap_or(Path::new("")).to_owned();
-        let mut files = Self { dir, shards: Vec::new(), place: BTreeMap::new() };
+        let mut files = Self::none(dir);
         files.add(path)?;
         Ok(files)
+    }
+
+    const fn none(dir: PathBuf) -> Self {
+        Self { dir, shards: Vec::new(), place: BTreeMap::new(), gguf: false }
     }
 
     fn add_index(&mut self, path: &Path) -> Result<(), RuntimeError> {
@@ -95,14 +109,23 @@ impl WeightFiles {
         let map = Arc::new(map_file(path)?);
         let header = Header::parse(&map)
             .map_err(|source| RuntimeError::Safetensors { path: path.to_owned(), source })?;
+        self.place_all(path, map, header.entries)
+    }
+
+    fn place_all(
+        &mut self,
+        path: &Path,
+        map: Arc<Mmap>,
+        entries: BTreeMap<String, Entry>,
+    ) -> Result<(), RuntimeError> {
         let number = self.shards.len();
-        for name in header.entries.keys() {
+        for name in entries.keys() {
             if let Some(other) = self.place.insert(name.clone(), number) {
                 let other = self.shards[other].path.display();
                 return Err(RuntimeError::tensor(path, name, format!("is also in {other}")));
             }
         }
-        self.shards.push(Shard { path: path.to_owned(), map, header });
+        self.shards.push(Shard { path: path.to_owned(), map, entries });
         Ok(())
     }
 
@@ -126,34 +149,55 @@ impl WeightFiles {
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<(&Path, &Entry)> {
         let shard = &self.shards[*self.place.get(name)?];
-        Some((&shard.path, shard.header.entries.get(name)?))
+        Some((&shard.path, shard.entries.get(name)?))
+    }
+
+    /// The name that a tensor has, or would have, in the files: the same, but in a GGUF file.
+    #[must_use]
+    pub fn stored_name(&self, name: &str) -> String {
+        let stored = if self.gguf { gguf::stored_name(name) } else { None };
+        stored.unwrap_or_else(|| name.to_owned())
+    }
+
+    /// Are these the tensors of a GGUF file?
+    #[must_use]
+    pub const fn is_gguf(&self) -> bool {
+        self.gguf
     }
 
     /// Bytes of a tensor.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         let shard = &self.shards[*self.place.get(name)?];
-        shard.map.get(shard.header.entries.get(name)?.range.clone())
+        shard.map.get(shard.entries.get(name)?.range.clone())
     }
 
-    /// A tensor of floating-point weights.
+    /// A tensor of floating-point weights, its rows in the order of the Hugging Face layout. Quantised blocks become f32 here.
     ///
     /// # Errors
     /// [`RuntimeError::Tensor`] where it is missing or of another element type.
     pub fn tensor(&self, name: &str) -> Result<Tensor, RuntimeError> {
+        let stored = self.stored_name(name);
         let place = self.place.get(name).ok_or_else(|| {
-            RuntimeError::tensor(&self.dir, name, "is in none of the weight files")
+            RuntimeError::tensor(&self.dir, &stored, "is in none of the weight files")
         })?;
         let shard = &self.shards[*place];
-        let fault = |what: String| RuntimeError::tensor(&shard.path, name, what);
-        let entry =
-            shard.header.entries.get(name).ok_or_else(|| fault("is not in the header".into()))?;
+        let fault = |what: String| RuntimeError::tensor(&shard.path, &stored, what);
+        let entry = shard.entries.get(name).ok_or_else(|| fault("is not in the header".into()))?;
+        let quant = if self.gguf { Quant::from_name(&entry.dtype) } else { None };
+        if quant.is_some() || entry.order != RowOrder::Halves {
+            let bytes = shard.map.get(entry.range.clone()).unwrap_or_default();
+            return gguf::decoded(entry, quant, bytes)
+                .ok_or_else(|| fault("data does not fit the shape".into()));
+        }
         let dtype = match entry.dtype.as_str() {
             "F32" => DType::F32,
             "F16" => DType::F16,
             "BF16" => DType::Bf16,
             other => {
-                let what = format!("element type {other} is not supported; F32, F16, BF16 are");
+                let more = if self.gguf { ", Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K" } else { "" };
+                let what =
+                    format!("element type {other} is not supported; F32, F16, BF16{more} are");
                 return Err(fault(what));
             }
         };
@@ -163,7 +207,7 @@ impl WeightFiles {
 }
 
 #[expect(unsafe_code, reason = "a mapping is the only way to use weights larger than memory")]
-fn map_file(path: &Path) -> Result<Mmap, RuntimeError> {
+pub(super) fn map_file(path: &Path) -> Result<Mmap, RuntimeError> {
     let file = File::open(path).map_err(RuntimeError::io(path))?;
     let length = file.metadata().map_err(RuntimeError::io(path))?.len();
     if length == 0 {

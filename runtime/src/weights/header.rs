@@ -98,6 +98,21 @@ pub struct Entry {
     pub shape: Vec<usize>,
     /// Bytes in the file (from its first byte).
     pub range: Range<usize>,
+    /// Order of its rows.
+    pub order: RowOrder,
+}
+
+/// In which order the rows of a projection lie in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RowOrder {
+    /// Each head's first half, then its second: pair `i` of RoPE is rows `i` and `i + head_dim / 2`.
+    #[default]
+    Halves,
+    /// The rows of each pair side by side, as llama.cpp's converter leaves the q and k rows of Llama models.
+    Pairs {
+        /// Heads in the tensor.
+        heads: usize,
+    },
 }
 
 /// A checked header.
@@ -145,7 +160,9 @@ impl Header {
             let place =
                 |offset: u64| base.saturating_add(usize::try_from(offset).unwrap_or(usize::MAX));
             let shape = raw.shape.iter().map(|size| *size as usize).collect();
-            let entry = Entry { dtype: raw.dtype.clone(), shape, range: place(start)..place(end) };
+            let range = place(start)..place(end);
+            let order = RowOrder::Halves;
+            let entry = Entry { dtype: raw.dtype.clone(), shape, range, order };
             entries.insert(name.clone(), entry);
         }
         check_coverage(&raw.tensors, data.len() as u64)?;

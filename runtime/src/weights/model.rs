@@ -1,4 +1,4 @@
-//! The tensors of a Qwen3 or Llama model under their Hugging Face names.
+//! The tensors of a model under their Hugging Face names.
 
 use std::collections::BTreeSet;
 
@@ -85,7 +85,7 @@ pub fn output_head(
         (false, false) => {
             let what = "is in none of the weight files, and tie_word_embeddings is false; set it to true if the \
                         embedding is the head, or add the tensor";
-            Err(RuntimeError::tensor(files.dir(), LM_HEAD, what))
+            Err(RuntimeError::tensor(files.dir(), &files.stored_name(LM_HEAD), what))
         }
         (true, false) => Ok((Head::Tied, None)),
         (true, true) if files.bytes(LM_HEAD) == files.bytes(EMBEDDING) => Ok((Head::Tied, None)),
@@ -155,7 +155,7 @@ fn take_layer(
 ) -> Result<LayerWeights, RuntimeError> {
     let (hidden, inner) = (hyper.hidden_size, hyper.intermediate_size);
     let (wide, narrow) = (hyper.heads * hyper.head_dim, hyper.kv_heads * hyper.head_dim);
-    let (attention, mlp) = (hyper.attention_bias, hyper.mlp_bias);
+    let (attention, output, mlp) = (hyper.attention_bias, hyper.output_bias, hyper.mlp_bias);
     let name = |part: &str| format!("model.layers.{layer}.{part}");
     let (q_norm, k_norm) = if hyper.qk_norm {
         let q_norm = taker.vector(&name("self_attn.q_norm.weight"), hyper.head_dim)?;
@@ -170,7 +170,7 @@ fn take_layer(
         v_proj: taker.linear(&name("self_attn.v_proj"), [narrow, hidden], attention)?,
         q_norm,
         k_norm,
-        o_proj: taker.linear(&name("self_attn.o_proj"), [hidden, wide], attention)?,
+        o_proj: taker.linear(&name("self_attn.o_proj"), [hidden, wide], output)?,
         post_norm: taker.vector(&name("post_attention_layernorm.weight"), hidden)?,
         gate_proj: taker.linear(&name("mlp.gate_proj"), [inner, hidden], mlp)?,
         up_proj: taker.linear(&name("mlp.up_proj"), [inner, hidden], mlp)?,
@@ -190,8 +190,9 @@ impl Taker<'_> {
         let tensor = self.files.tensor(name)?;
         if tensor.shape() != shape {
             let path = self.files.entry(name).map_or(self.files.dir(), |(path, _)| path);
-            let what = format!("shape is {:?}, config.json implies {shape:?}", tensor.shape());
-            return Err(RuntimeError::tensor(path, name, what));
+            let source = self.source();
+            let what = format!("shape is {:?}, {source} implies {shape:?}", tensor.shape());
+            return Err(RuntimeError::tensor(path, &self.files.stored_name(name), what));
         }
         self.taken.insert(name.to_owned());
         Ok(tensor.cast(self.dtype))
@@ -219,6 +220,11 @@ impl Taker<'_> {
         Ok(Linear { weight, bias })
     }
 
+    /// What the model's values were read from.
+    const fn source(&self) -> &'static str {
+        if self.files.is_gguf() { "the file's metadata" } else { "config.json" }
+    }
+
     fn refuse_surplus(&self, remarks: &mut Vec<String>) -> Result<(), RuntimeError> {
         let mut buffers = 0;
         for name in self.files.names().filter(|name| !self.taken.contains(*name)) {
@@ -228,8 +234,9 @@ impl Taker<'_> {
                 continue;
             }
             let path = self.files.entry(name).map_or(self.files.dir(), |(path, _)| path);
-            let what = "belongs to no part of this architecture as config.json describes it";
-            return Err(RuntimeError::tensor(path, name, what));
+            let source = self.source();
+            let what = format!("belongs to no part of this architecture as {source} describes it");
+            return Err(RuntimeError::tensor(path, &self.files.stored_name(name), what));
         }
         if buffers > 0 {
             remarks.push(format!(

@@ -117,6 +117,22 @@ impl Tensor {
         Some(Self { shape, store })
     }
 
+    /// Bytes in memory as a tensor of `dtype`; `None` as [`Tensor::mapped`].
+    pub(super) fn copied(bytes: &[u8], dtype: DType, shape: Vec<usize>) -> Option<Self> {
+        let elements =
+            shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size))?;
+        if bytes.len() != elements.checked_mul(dtype.size())? {
+            return None;
+        }
+        let store = match dtype {
+            DType::F32 => Store::F32(collect(bytes)),
+            DType::F16 => Store::F16(collect(bytes)),
+            DType::Bf16 => Store::Bf16(collect(bytes)),
+            _ => return None,
+        };
+        Some(Self { shape, store })
+    }
+
     /// A tensor in memory; `values` holds `shape`.
     #[must_use]
     pub fn from_f32(shape: Vec<usize>, values: Vec<f32>) -> Self {

@@ -2,6 +2,8 @@
 //!
 //! The kit calls no model mathematics of the runtime or of the reference.
 
+pub mod gguf;
+
 use std::path::{Path, PathBuf};
 
 /// The workspace root: the nearest folder with a `Cargo.lock` above the crate whose tests run. Asked at run time, since a build may be
@@ -94,4 +96,29 @@ pub fn gunzip(path: &Path) -> String {
         .read_to_string(&mut text)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text
+}
+
+/// The quantised SmolLM2-135M-Instruct that `scripts/fetch-smollm2` fetches: in `LOCKSTEP_MODELS`, else `~/.cache/lockstep/models`. `None`,
+/// with a word on stderr, where it is not there: a test without it is skipped, and says so.
+///
+/// # Panics
+/// Where it is not there and `LOCKSTEP_REQUIRE_MODELS` is set.
+#[must_use]
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+pub fn smollm2() -> Option<PathBuf> {
+    let folder = std::env::var_os("LOCKSTEP_MODELS").map(PathBuf::from).or_else(|| {
+        let home = std::env::var_os("HOME")?;
+        Some(Path::new(&home).join(".cache").join("lockstep").join("models"))
+    })?;
+    let path = folder.join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    if path.is_file() {
+        return Some(path);
+    }
+    assert!(
+        std::env::var_os("LOCKSTEP_REQUIRE_MODELS").is_none(),
+        "{} is not there; run scripts/fetch-smollm2",
+        path.display()
+    );
+    eprintln!("skipped: {} is not there; run scripts/fetch-smollm2", path.display());
+    None
 }

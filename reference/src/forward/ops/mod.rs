@@ -16,7 +16,7 @@ pub(super) use linear::{add, linear, rounded};
 pub(super) use norm::rms_norm;
 pub(super) use rotate::rotate;
 pub(super) use silu::silu_mul;
-pub(super) use softmax::causal_softmax;
+pub(super) use softmax::{Span, causal_softmax};
 
 type Result<T> = candle_core::Result<T>;
 

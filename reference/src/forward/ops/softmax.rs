@@ -7,9 +7,19 @@ use super::super::parallel::for_blocks;
 use super::Result;
 use super::real::{Real, block_of, lanes};
 
+/// Which keys the queries of a block see.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::forward) struct Span {
+    /// Queries of each group.
+    pub(in crate::forward) queries: usize,
+    /// Keys in front of and at the first query; each further query has one more.
+    pub(in crate::forward) visible: usize,
+    /// Of those, the last ones that are seen; all where `None`.
+    pub(in crate::forward) window: Option<usize>,
+}
+
 struct CausalSoftmax {
-    queries: usize,
-    visible: usize,
+    span: Span,
     scale: f64,
     rounding: Rounding,
 }
@@ -20,9 +30,13 @@ impl CausalSoftmax {
         let r = self.rounding;
         for_blocks(scores, block_of(keys), |start, block| {
             for (offset, row) in block.chunks_exact_mut(keys).enumerate() {
-                let query = (start / keys + offset) % self.queries;
-                let (live, masked) = row.split_at_mut((self.visible + query).min(keys));
-                masked.fill(T::default());
+                let Span { queries, visible, window } = self.span;
+                let query = (start / keys + offset) % queries;
+                let (past, future) = row.split_at_mut((visible + query).min(keys));
+                future.fill(T::default());
+                let forgotten = window.map_or(0, |window| past.len().saturating_sub(window));
+                let (gone, live) = past.split_at_mut(forgotten);
+                gone.fill(T::default());
                 let mut highest = T::LOWEST;
                 for value in live.iter_mut() {
                     *value = (value.rounded(r) * scale).rounded(r);
@@ -59,15 +73,14 @@ impl InplaceOp1 for CausalSoftmax {
 }
 
 /// Turns raw scores `[groups * queries, keys]` into probabilities, in place. Query `q` of each group sees the first
-/// `visible + q` keys; the rest become 0. Rounded: the score, the scaled score, the probability.
+/// `visible + q` keys, or the last `window` of them; the rest become 0. Rounded: the score, the scaled score, the probability.
 pub(in crate::forward) fn causal_softmax(
     scores: &Tensor,
-    queries: usize,
-    visible: usize,
+    span: Span,
     scale: f64,
     rounding: Rounding,
 ) -> Result<()> {
-    scores.inplace_op1(&CausalSoftmax { queries, visible, scale, rounding })
+    scores.inplace_op1(&CausalSoftmax { span, scale, rounding })
 }
 
 #[cfg(test)]
@@ -78,7 +91,16 @@ mod tests {
     #[test]
     fn softmax_sees_the_past_and_nothing_else() {
         let scores = tensor(&[0.0, 9.0, 9.0, 0.0, 2f64.ln(), 9.0], (2, 3));
-        causal_softmax(&scores, 2, 1, 1.0, Rounding::None).unwrap();
+        let span = Span { queries: 2, visible: 1, window: None };
+        causal_softmax(&scores, span, 1.0, Rounding::None).unwrap();
         near(&scores, &[1.0, 0.0, 0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0]);
+    }
+
+    #[test]
+    fn a_window_forgets_what_is_older() {
+        let scores = tensor(&[5.0, 0.0, 2f64.ln(), 9.0, 5.0, 5.0, 0.0, 0.0], (2, 4));
+        let span = Span { queries: 2, visible: 3, window: Some(2) };
+        causal_softmax(&scores, span, 1.0, Rounding::None).unwrap();
+        near(&scores, &[0.0, 1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0, 0.0, 0.5, 0.5]);
     }
 }

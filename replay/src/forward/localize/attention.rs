@@ -51,13 +51,15 @@ pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
     let heads = scene.model.hyper().heads;
     let query = Row { q, heads, kv_head: repeated };
     let error = |values: &[f64]| distance(values, recorded);
-    let plain = attend(&query, &view.rows, |_| true);
+    let window = scene.model.hyper().window(layer);
+    let oldest = window.map_or(0, |window| view.rows.rows.saturating_sub(window));
+    let plain = attend(&query, &view.rows, |key| key >= oldest);
     let mut tried = vec![Tried::new(
         Cause::GqaTile,
         "heads tiled over KV heads",
-        error(&attend(&Row { kv_head: tiled, ..query }, &view.rows, |_| true)),
+        error(&attend(&Row { kv_head: tiled, ..query }, &view.rows, |key| key >= oldest)),
     )];
-    tried.extend(masks(&query, &view, &error));
+    tried.extend(masks(&query, &view, oldest, &error));
     if let Some(left) = &view.values_left {
         let what = "V not moved at any compaction";
         tried.push(Tried::new(
@@ -85,28 +87,37 @@ pub(super) fn name(scene: &Scene<'_>) -> Result<Option<Named>, ReplayError> {
 }
 
 /// A row too few or too many.
-fn masks(query: &Row<'_>, view: &View, error: &dyn Fn(&[f64]) -> f64) -> Vec<Tried> {
+fn masks(query: &Row<'_>, view: &View, oldest: usize, error: &dyn Fn(&[f64]) -> f64) -> Vec<Tried> {
     let last = view.rows.rows - 1;
     let mut tried = vec![
         Tried::new(
             Cause::CausalMask,
             "the row does not see itself",
-            error(&attend(query, &view.rows, |key| key != last)),
+            error(&attend(query, &view.rows, |key| key >= oldest && key != last)),
         ),
         Tried::new(
             Cause::CausalMask,
             "the first row is not seen",
-            error(&attend(query, &view.rows, |key| key != 0)),
+            error(&attend(query, &view.rows, |key| key > oldest)),
         ),
         Tried::new(
             Cause::CausalMask,
             "one empty row more is seen",
-            error(&attend(query, &with_zero_row(&view.rows), |_| true)),
+            error(&attend(query, &with_zero_row(&view.rows), |key| key >= oldest)),
         ),
     ];
     if let Some(next) = &view.next {
         let what = "the next row is seen";
-        tried.push(Tried::new(Cause::CausalMask, what, error(&attend(query, next, |_| true))));
+        let seen = attend(query, next, |key| key >= oldest);
+        tried.push(Tried::new(Cause::CausalMask, what, error(&seen)));
+    }
+    if let Some(before) = oldest.checked_sub(1) {
+        for (what, from) in
+            [("the window is not applied", 0), ("the window is a row longer", before)]
+        {
+            let seen = attend(query, &view.rows, |key| key >= from);
+            tried.push(Tried::new(Cause::CausalMask, what, error(&seen)));
+        }
     }
     tried
 }
