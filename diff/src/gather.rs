@@ -51,6 +51,8 @@ struct Tally {
     rows: u64,
     bytes: u64,
     dumps: u64,
+    /// Compactions looked at.
+    looked_at: Vec<(String, u32)>,
     layers: BTreeSet<u32>,
     heads: usize,
     /// Dumps that say they are another compaction's.
@@ -185,6 +187,7 @@ impl Tally {
 
     fn dump(&mut self, dump: &DumpFile, sample_id: &str, ordinal: u32) -> Result<(), TraceError> {
         self.dumps += 1;
+        self.looked_at.push((sample_id.to_owned(), ordinal));
         let mut found: BTreeMap<(u32, Kind), (bool, bool)> = BTreeMap::new();
         for (before, kind, layer) in dump.names().filter_map(cache_name) {
             for kind in [Kind::K, Kind::V] {
@@ -309,6 +312,9 @@ impl Tally {
             limits: self.limits,
             detail: json!({
                 "compactions": self.dumps,
+                "events": self.looked_at.iter()
+                    .map(|(sample_id, ordinal)| json!({"sample_id": sample_id, "ordinal": ordinal}))
+                    .collect::<Vec<_>>(),
                 "layers": self.layers.len(),
                 "kv_heads": self.heads,
                 "rows": self.rows,

@@ -3,6 +3,7 @@
 //! Pure data in, data out. Nothing here runs a model; the softmax of the metrics is this crate's own, in f64.
 
 mod align;
+pub mod claims;
 mod compare;
 mod context;
 pub mod drift;
@@ -12,6 +13,7 @@ mod identity;
 mod inputs;
 mod keep;
 pub mod keepsets;
+pub mod logprobs;
 pub mod noise;
 pub mod positions;
 mod presence;
@@ -28,6 +30,7 @@ mod testing;
 mod tests;
 pub mod text;
 mod ties;
+pub mod tokens;
 pub mod ulp;
 mod verdict;
 mod walk;

@@ -69,6 +69,8 @@ pub fn check(run: &RunReader) -> Result<CheckReport, TraceError> {
             "step_rows": rows,
             "head_keep_sets": heads,
             "compactions": events.len(),
+            "samples": columns.sample_ids,
+            "ordinals": events.iter().map(|event| event.ordinal).collect::<std::collections::BTreeSet<_>>(),
             "trigger_checked": rules.trigger_known(),
             "window": rules.window,
             "prefix_protected": rules.protects,

@@ -51,6 +51,12 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// Tokens of the vocabulary, added ones included.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
     fn fault(&self, what: String) -> RuntimeError {
         RuntimeError::Tokenizer { path: self.path.clone(), what }
     }

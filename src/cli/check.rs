@@ -87,6 +87,8 @@ pub(crate) enum CheckCommand {
     Selector(SelectorArgs),
     /// Positions, RoPE indices, protected rows, trigger.
     Positions(PositionsArgs),
+    /// Token ids against the tokenizer and the logits, and start tokens that stand twice.
+    Tokens(super::CheckTokensArgs),
 }
 
 /// `check positions`.

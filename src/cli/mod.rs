@@ -1,8 +1,10 @@
 //! Arguments as they are typed. What they mean is resolved in `commands`.
 
 mod check;
+mod claim;
 mod ops;
 mod run;
+mod tokens;
 
 use std::path::PathBuf;
 
@@ -12,10 +14,12 @@ pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
     SelectorArgs, Side,
 };
+pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
+pub(crate) use tokens::{CheckTokensArgs, DiffCommand, DiffLogprobsArgs, DiffTokensArgs, DiffVerb};
 
 /// Finds out why one LLM runtime's output is not another's.
 #[derive(Debug, Parser)]
@@ -67,10 +71,13 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Replay(ReplayCommand),
     /// Find the first places where two traces part. The baseline comes first.
-    Diff(DiffArgs),
+    Diff(DiffVerb),
     /// Check one run against what must hold.
     #[command(subcommand)]
     Check(CheckCommand),
+    /// The ledger of claims and the evidence that each stands on.
+    #[command(subcommand)]
+    Claim(ClaimCommand),
     /// Write the HTML report, its figures and report.json.
     Report(ReportArgs),
     /// Collect the selector's query statistics from dense runs.
@@ -95,7 +102,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// One run, or a baseline and a target, or the JSON answer of `diff`.
-    #[arg(required = true, num_args = 1..=4, value_name = "RUN|DIFF")]
+    #[arg(required_unless_present = "claims", num_args = 1..=4, value_name = "RUN|DIFF")]
     pub(crate) inputs: Vec<PathBuf>,
     /// Folder to write to.
     #[arg(long)]
@@ -103,6 +110,9 @@ pub(crate) struct ReportArgs {
     /// Model folder, for token texts.
     #[arg(long)]
     pub(crate) model: Option<PathBuf>,
+    /// Ledger of claims to show as the investigation's time line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) claims: Option<PathBuf>,
 }
 
 /// Foreign layouts.
@@ -169,6 +179,18 @@ pub(crate) struct InspectArgs {
     /// Positions to print, `100-120`.
     #[arg(long)]
     pub(crate) positions: Option<String>,
+    /// Request that a file of log-probabilities answers (JSON), for the number of candidates asked for.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) request: Option<PathBuf>,
+    /// Logits of each row, `{"logits": [[..], ..]}`: tells which transform gave the log-probabilities of each entry.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) logits: Option<PathBuf>,
+    /// Temperature that the transform may have used.
+    #[arg(long)]
+    pub(crate) temperature: Option<f64>,
+    /// Top-p that the transform may have used.
+    #[arg(long)]
+    pub(crate) top_p: Option<f64>,
 }
 
 /// `bench`.

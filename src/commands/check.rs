@@ -29,6 +29,7 @@ pub(crate) fn execute(command: &CheckCommand, format: Format) -> anyhow::Result<
             answer("check positions", &run, vec![check], format)
         }
         CheckCommand::Selector(args) => selector("check selector", args, format),
+        CheckCommand::Tokens(args) => super::tokens::check(args, format),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `inspect`: what a run, a foreign trace or a safetensors file holds.
+//! `inspect`: what a run, a foreign trace, a safetensors file or a file of log-probabilities holds.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -51,6 +51,9 @@ struct SampleSummary {
 pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Status> {
     if is_safetensors(&args.run) {
         return tensors(&args.run, format);
+    }
+    if lockstep_traces::logprobs::looks_like(&args.run) {
+        return super::logprobs::inspect(args, format);
     }
     let loaded = lockstep_traces::load(&args.run)?;
     let summary = summarise(args, &loaded)?;

@@ -3,6 +3,7 @@
 mod bench;
 mod calibrate;
 mod check;
+mod claim;
 mod conformance;
 mod demo;
 mod device;
@@ -11,6 +12,7 @@ mod doctor;
 mod foreign;
 mod inputs;
 mod inspect;
+mod logprobs;
 mod ops;
 mod pages;
 mod recording;
@@ -19,8 +21,9 @@ mod replaying;
 mod report;
 mod run;
 mod selection;
+mod tokens;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, DiffCommand};
 use crate::exit::Status;
 
 /// Carries out the command line.
@@ -29,12 +32,18 @@ pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
         Command::Check(command) => check::execute(command, cli.format),
         Command::Demo(args) => demo::execute(args, cli.format),
         Command::Replay(command) => replay::execute(command, cli.format),
-        Command::Diff(args) => diff::execute(args, cli.format),
+        Command::Diff(verb) => match (&verb.what, &verb.traces) {
+            (Some(DiffCommand::Tokens(args)), _) => tokens::compare(args, cli.format),
+            (Some(DiffCommand::Logprobs(args)), _) => logprobs::compare(args, cli.format),
+            (None, Some(args)) => diff::execute(args, cli.format),
+            (None, None) => Err(crate::exit::usage("give a baseline and a target")),
+        },
         Command::Conformance(args) => conformance::execute(args, cli.format),
         Command::Run(args) => run::execute(args, cli.format),
         Command::Inspect(args) => inspect::execute(args, cli.format),
         Command::Doctor => doctor::execute(cli.format),
         Command::Ops(args) => ops::execute(args, cli.verbose, cli.format),
+        Command::Claim(command) => claim::execute(command, cli.format),
         Command::Report(args) => report::execute(args, cli.format),
         Command::Calibrate(args) => calibrate::execute(args, cli.format),
         Command::Import(args) => foreign::import(args, cli.format),

@@ -22,16 +22,20 @@ use crate::exit::Status;
 
 pub(crate) fn execute(args: &ReportArgs, format: Format) -> anyhow::Result<Status> {
     let tokenizer = args.model.as_deref().map(Tokenizer::read).transpose()?.flatten();
-    let report = match args.inputs.as_slice() {
+    let mut report = match args.inputs.as_slice() {
         [one] if !is_run(one) && is_json_answer(one) => of_answer(one)?,
         [one] => of_run(one, tokenizer.as_ref())?,
         [baseline, targets @ ..] => of_pairs(baseline, targets, tokenizer.as_ref())?,
-        [] => {
-            return Err(crate::exit::usage(
-                "give a run, a pair of traces, or the answer of `diff`",
-            ));
-        }
+        [] => Report::new("A ledger of claims", "lockstep report", Verdict::Identical),
     };
+    if let Some(ledger) = &args.claims {
+        let claims = super::claim::report(ledger)?;
+        let _ = write!(report.command, " --claims {}", ledger.display());
+        if args.inputs.is_empty() {
+            report.verdict = claims.verdict.clone();
+        }
+        report.claims = Some(claims);
+    }
     let files = write_all(&report, &args.out)?;
     let paths: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
     let page = paths.first().cloned().unwrap_or_default();

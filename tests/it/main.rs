@@ -11,3 +11,4 @@ mod misuse;
 mod ops;
 mod readme;
 mod record;
+mod tokens;

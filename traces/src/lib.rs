@@ -6,12 +6,14 @@
 
 pub mod cause;
 pub mod check;
+pub mod claims;
 pub mod config;
 pub mod dtype;
 pub mod dump;
 pub mod error;
 pub mod foreign;
 pub mod hash;
+pub mod logprobs;
 pub mod manifest;
 pub mod plan;
 pub mod rows;
@@ -19,6 +21,7 @@ pub mod sink;
 pub mod spec;
 pub mod stats;
 pub mod store;
+pub mod tokens;
 pub mod trtmc;
 
 pub use cause::Cause;

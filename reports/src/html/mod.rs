@@ -1,6 +1,7 @@
 //! One HTML file that needs nothing else: no network, no script, no font.
 
 mod checks;
+mod claims;
 mod diffs;
 mod figures;
 mod page;

@@ -3,7 +3,7 @@
 use lockstep_traces::Verdict;
 
 use super::view::View;
-use super::{checks, diffs, figures, strip, style, tables};
+use super::{checks, claims, diffs, figures, strip, style, tables};
 use crate::charts::{Figure, FigureKind};
 use crate::error::ReportError;
 use crate::model::{ParagraphKind, Report, verdict_sentence};
@@ -48,6 +48,10 @@ pub(crate) fn page_with(report: &Report, drawn: &[Figure]) -> Result<String, Rep
     if !report.runs.is_empty() {
         section(&mut view, "runs", "Runs");
         tables::runs(&mut view, report)?;
+    }
+    if let Some(ledger) = &report.claims {
+        section(&mut view, "claims", "Claims, oldest first");
+        claims::timeline(&mut view, ledger)?;
     }
     if !report.limits.is_empty() {
         section(&mut view, "limits", "What this does not show");
@@ -121,6 +125,7 @@ fn navigation(view: &mut View<'_>, report: &Report) {
         ("checks", "Checks", !report.checks.is_empty()),
         ("inside", "Inside the model", has_inside(report)),
         ("runs", "Runs", !report.runs.is_empty()),
+        ("claims", "Claims", report.claims.is_some()),
         ("limits", "Limits", !report.limits.is_empty()),
     ];
     view.raw("<nav aria-label=\"Sections\"><ul>");

@@ -10,6 +10,7 @@ pub use figures::{
 pub(crate) use tables::verdict_sentence;
 pub use tables::{Paragraph, ParagraphKind, PolicyRow, RunSummary, Token, TokenCell, TokenStrip};
 
+use lockstep_diff::claims::ClaimsReport;
 use lockstep_diff::report::{DiffReport, DriftReport, KeepSetReport, NoiseReport};
 use lockstep_traces::{CheckReport, Finding, Verdict};
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,9 @@ pub struct Report {
     /// Keep-set answers behind the maps.
     #[serde(default)]
     pub keep_reports: Vec<KeepSetReport>,
+    /// The ledger of claims, oldest first: the time line of the investigation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<ClaimsReport>,
     /// What the evidence does not cover, one line each.
     #[serde(default)]
     pub limits: Vec<String>,
@@ -96,6 +100,7 @@ impl Report {
             drift_reports: Vec::new(),
             keep_maps: Vec::new(),
             keep_reports: Vec::new(),
+            claims: None,
             limits: Vec::new(),
         }
     }
