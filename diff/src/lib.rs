@@ -14,6 +14,7 @@ mod inputs;
 mod keep;
 pub mod keepsets;
 pub mod logprobs;
+pub mod loose;
 pub mod noise;
 pub mod positions;
 mod presence;
@@ -23,6 +24,7 @@ mod series;
 mod side;
 mod splits;
 pub mod stats;
+pub mod tensor_sets;
 pub mod tensors;
 #[cfg(test)]
 mod testing;

@@ -89,6 +89,10 @@ pub(crate) enum CheckCommand {
     Positions(PositionsArgs),
     /// Token ids against the tokenizer and the logits, and start tokens that stand twice.
     Tokens(super::CheckTokensArgs),
+    /// Two loose files with K and V: is one a legal compaction of the other, and does the next position fit?
+    Compaction(super::CheckCompactionArgs),
+    /// Context logits against the prompt that they belong to; rows may be missing at the front.
+    Logits(super::CheckLogitsArgs),
 }
 
 /// `check positions`.

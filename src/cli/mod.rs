@@ -2,8 +2,10 @@
 
 mod check;
 mod claim;
+mod loose;
 mod ops;
 mod run;
+mod tensors;
 mod tokens;
 
 use std::path::PathBuf;
@@ -15,10 +17,12 @@ pub(crate) use check::{
     SelectorArgs, Side,
 };
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
+pub(crate) use loose::{CheckCompactionArgs, CheckLogitsArgs, StyleArg};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
+pub(crate) use tensors::{DetailArg, DiffTensorsArgs};
 pub(crate) use tokens::{CheckTokensArgs, DiffCommand, DiffLogprobsArgs, DiffTokensArgs, DiffVerb};
 
 /// Finds out why one LLM runtime's output is not another's.
@@ -205,7 +209,7 @@ pub(crate) struct BenchArgs {
     /// Shape of the random model on a GPU: qwen3-8b, qwen3-tiny.
     #[arg(long, value_name = "SHAPE", default_value = "qwen3-8b")]
     pub(crate) random: String,
-    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`; on a GPU `decode`, `long`, `batch`, `compaction`, `prefill`, `dump`,
+    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`, `tensors`; on a GPU `decode`, `long`, `batch`, `compaction`, `prefill`, `dump`,
     /// `ledger`, `sampling`; all without it.
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
@@ -215,6 +219,9 @@ pub(crate) struct BenchArgs {
     /// Megabytes of dumps for `gather`.
     #[arg(long, default_value_t = 4000)]
     pub(crate) dump_mb: u64,
+    /// Megabytes of each side for `tensors`.
+    #[arg(long, default_value_t = 8000)]
+    pub(crate) mb: u64,
     /// Folder for the made data; a temporary one without it.
     #[arg(long)]
     pub(crate) scratch: Option<PathBuf>,

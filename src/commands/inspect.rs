@@ -55,6 +55,9 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
     if lockstep_traces::logprobs::looks_like(&args.run) {
         return super::logprobs::inspect(args, format);
     }
+    if !is_run(&args.run) && lockstep_traces::tensor_files::recognised(&args.run) {
+        return super::tensors::inspect(&args.run, format);
+    }
     let loaded = lockstep_traces::load(&args.run)?;
     let summary = summarise(args, &loaded)?;
     console::answer(format, &text(&summary), &summary)?;

@@ -11,4 +11,5 @@ mod misuse;
 mod ops;
 mod readme;
 mod record;
+mod tensors;
 mod tokens;

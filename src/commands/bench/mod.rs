@@ -3,6 +3,7 @@
 mod device;
 mod model;
 mod parts;
+mod tensors;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -50,12 +51,13 @@ impl Figure {
 /// A measurement: takes the arguments and a folder for what it makes.
 type Part = fn(&BenchArgs, &std::path::Path) -> anyhow::Result<Vec<Figure>>;
 
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("decode", parts::decode),
     ("replay", parts::replay),
     ("gather", parts::gather),
     ("diff", parts::diff),
     ("import", parts::import),
+    ("tensors", tensors::tensors),
 ];
 
 pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status> {
