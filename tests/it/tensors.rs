@@ -180,7 +180,7 @@ fn context_logits_without_their_first_block_score_the_right_tokens() {
         .collect();
     assert_eq!(rows, [1, 2, 3]);
     let near = |key: &str, expected: f64| {
-        assert!((report[key].as_f64().unwrap() - expected).abs() < 1e-5, "{key}: {report}")
+        assert!((report[key].as_f64().unwrap() - expected).abs() < 1e-5, "{key}: {report}");
     };
     near("log_likelihood", -13.937_474);
     near("from_the_front", -15.746_972);

@@ -137,16 +137,21 @@ pub fn context_logits(set: &TensorSet, spec: &LogitsSpec) -> Result<ContextLogit
         out.from_the_front =
             Some(front.collect::<Result<Vec<_>, _>>()?.iter().map(|token| token.logprob).sum());
     }
+    out.summary = summary(&out, first, spec);
+    Ok(out)
+}
+
+fn summary(out: &ContextLogits, first: usize, spec: &LogitsSpec) -> String {
+    let missing = out.missing;
     let blocks = spec.block.filter(|block| *block > 0 && missing > 0 && missing % block == 0);
     let blocks = blocks.map_or_else(String::new, |block| {
         format!(" ({} blocks of {block}, prefix reuse)", missing / block)
     });
     let place =
         if missing > 0 { format!("{missing} rows are missing{blocks}; ") } else { String::new() };
-    out.summary = format!(
+    format!(
         "{place}row 0 belongs to position {first}; log-likelihood of the last {} tokens {:.6}",
         spec.last,
         out.log_likelihood.unwrap_or(f64::NAN)
-    );
-    Ok(out)
+    )
 }

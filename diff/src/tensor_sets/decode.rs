@@ -5,11 +5,9 @@ use lockstep_traces::tensor_files::{Element, PlainTensor};
 
 use super::view::View;
 
-/// Calls `$each` with the element's bytes as an array, for the width of `$element`.
-fn each<const N: usize>(bytes: &[u8], mut take: impl FnMut([u8; N])) {
-    for chunk in bytes.as_chunks::<N>().0 {
-        take(*chunk);
-    }
+/// Appends what `read` makes of each element's bytes.
+fn fill<const N: usize, T>(bytes: &[u8], out: &mut Vec<T>, read: impl Fn([u8; N]) -> T) {
+    out.extend(bytes.as_chunks::<N>().0.iter().map(|element| read(*element)));
 }
 
 /// The values of a block as f64: exact but for integers beyond 2^53.
@@ -20,22 +18,22 @@ fn each<const N: usize>(bytes: &[u8], mut take: impl FnMut([u8; N])) {
 pub(super) fn values(element: Element, bytes: &[u8], out: &mut Vec<f64>) {
     out.clear();
     match element {
-        Element::F64 => each(bytes, |b| out.push(f64::from_le_bytes(b))),
-        Element::F32 => each(bytes, |b| out.push(f32::from_le_bytes(b).into())),
-        Element::F16 => each(bytes, |b| out.push(f16::from_le_bytes(b).to_f64())),
+        Element::F64 => fill(bytes, out, f64::from_le_bytes),
+        Element::F32 => fill(bytes, out, |b| f32::from_le_bytes(b).into()),
+        Element::F16 => fill(bytes, out, |b| f16::from_le_bytes(b).to_f64()),
         Element::Bf16 => {
-            each(bytes, |b| out.push(f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16).into()))
+            fill(bytes, out, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16).into());
         }
-        Element::I64 => each(bytes, |b| out.push(i64::from_le_bytes(b) as f64)),
-        Element::U64 => each(bytes, |b| out.push(u64::from_le_bytes(b) as f64)),
-        Element::I32 => each(bytes, |b| out.push(i32::from_le_bytes(b).into())),
-        Element::U32 => each(bytes, |b| out.push(u32::from_le_bytes(b).into())),
-        Element::I16 => each(bytes, |b| out.push(i16::from_le_bytes(b).into())),
-        Element::U16 => each(bytes, |b| out.push(u16::from_le_bytes(b).into())),
-        Element::I8 => each(bytes, |b| out.push(i8::from_le_bytes(b).into())),
-        Element::U8 | Element::Bool => each(bytes, |[b]| out.push(b.into())),
+        Element::I64 => fill(bytes, out, |b| i64::from_le_bytes(b) as f64),
+        Element::U64 => fill(bytes, out, |b| u64::from_le_bytes(b) as f64),
+        Element::I32 => fill(bytes, out, |b| i32::from_le_bytes(b).into()),
+        Element::U32 => fill(bytes, out, |b| u32::from_le_bytes(b).into()),
+        Element::I16 => fill(bytes, out, |b| i16::from_le_bytes(b).into()),
+        Element::U16 => fill(bytes, out, |b| u16::from_le_bytes(b).into()),
+        Element::I8 => fill(bytes, out, |b| i8::from_le_bytes(b).into()),
+        Element::U8 | Element::Bool => fill(bytes, out, |[b]| b.into()),
         Element::F8E4M3 | Element::F8E5M2 | Element::F8E4M3Fnuz | Element::F8E5M2Fnuz => {
-            each(bytes, |[b]| out.push(eight(element, b)));
+            fill(bytes, out, |[b]| eight(element, b));
         }
     }
 }
@@ -73,23 +71,23 @@ pub(super) fn ranks(element: Element, bytes: &[u8], out: &mut Vec<i64>) {
     }
     out.clear();
     match element {
-        Element::F64 => each(bytes, |b| out.push(signed(u64::from_le_bytes(b), 64))),
-        Element::F32 => each(bytes, |b| out.push(signed(u32::from_le_bytes(b).into(), 32))),
+        Element::F64 => fill(bytes, out, |b| signed(u64::from_le_bytes(b), 64)),
+        Element::F32 => fill(bytes, out, |b| signed(u32::from_le_bytes(b).into(), 32)),
         Element::F16 | Element::Bf16 => {
-            each(bytes, |b| out.push(signed(u16::from_le_bytes(b).into(), 16)))
+            fill(bytes, out, |b| signed(u16::from_le_bytes(b).into(), 16));
         }
         Element::F8E4M3 | Element::F8E5M2 | Element::F8E4M3Fnuz | Element::F8E5M2Fnuz => {
-            each(bytes, |[b]| out.push(signed(b.into(), 8)));
+            fill(bytes, out, |[b]| signed(b.into(), 8));
         }
-        Element::I64 => each(bytes, |b| out.push(i64::from_le_bytes(b))),
+        Element::I64 => fill(bytes, out, i64::from_le_bytes),
         // The order of unsigned numbers, moved into the signed range.
-        Element::U64 => each(bytes, |b| out.push((u64::from_le_bytes(b) ^ 1 << 63).cast_signed())),
-        Element::I32 => each(bytes, |b| out.push(i32::from_le_bytes(b).into())),
-        Element::U32 => each(bytes, |b| out.push(u32::from_le_bytes(b).into())),
-        Element::I16 => each(bytes, |b| out.push(i16::from_le_bytes(b).into())),
-        Element::U16 => each(bytes, |b| out.push(u16::from_le_bytes(b).into())),
-        Element::I8 => each(bytes, |b| out.push(i8::from_le_bytes(b).into())),
-        Element::U8 | Element::Bool => each(bytes, |[b]| out.push(b.into())),
+        Element::U64 => fill(bytes, out, |b| (u64::from_le_bytes(b) ^ 1 << 63).cast_signed()),
+        Element::I32 => fill(bytes, out, |b| i32::from_le_bytes(b).into()),
+        Element::U32 => fill(bytes, out, |b| u32::from_le_bytes(b).into()),
+        Element::I16 => fill(bytes, out, |b| i16::from_le_bytes(b).into()),
+        Element::U16 => fill(bytes, out, |b| u16::from_le_bytes(b).into()),
+        Element::I8 => fill(bytes, out, |b| i8::from_le_bytes(b).into()),
+        Element::U8 | Element::Bool => fill(bytes, out, |[b]| b.into()),
     }
 }
 

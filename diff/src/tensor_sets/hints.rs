@@ -194,7 +194,7 @@ fn orders(axis: usize, size: usize) -> Vec<Order> {
         format!("axis {axis} runs the other way on the target's side"),
         Box::new(move |at| size - 1 - at),
     ));
-    for groups in (2..size).filter(|groups| size % groups == 0) {
+    for groups in (2..size).filter(|groups| size.is_multiple_of(*groups)) {
         let each = size / groups;
         let map = move |at: usize| (at % groups) * each + at / groups;
         let (name, text) = if groups == 2 {

@@ -115,33 +115,7 @@ pub(super) fn pair<'a>(
         }
     }
     if map.identity {
-        let by_name: BTreeMap<&str, usize> =
-            right.iter().enumerate().map(|(at, t)| (t.name.as_str(), at)).collect();
-        for (at, tensor) in left
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| free_left.get(*at) == Some(&true))
-            .collect::<Vec<_>>()
-        {
-            let Some(&partner) =
-                by_name.get(tensor.name.as_str()).filter(|at| free_right.get(**at) == Some(&true))
-            else {
-                continue;
-            };
-            let Some(other) = right.get(partner) else { continue };
-            mark(&mut free_left, at);
-            mark(&mut free_right, partner);
-            let views = Ok((View::of(tensor), View::of(other)));
-            let names = (vec![tensor.name.clone()], vec![other.name.clone()]);
-            let pair = Pair {
-                name: tensor.name.clone(),
-                left_names: names.0,
-                right_names: names.1,
-                rule: None,
-                views,
-            };
-            found.push((at, pair));
-        }
+        found.extend(by_name((left, &mut free_left), (right, &mut free_right)));
     }
     // Two files that hold one tensor each are meant to be compared, whatever they call it.
     if let ([l], [r]) = (left, right)
@@ -175,6 +149,38 @@ pub(super) fn pair<'a>(
         right_only: lone(right, &free_right),
         pairs: found.into_iter().map(|(_, pair)| pair).collect(),
     })
+}
+
+/// Pairs of equal names among what is free.
+fn by_name<'a>(
+    (left, free_left): (&'a [PlainTensor], &mut [bool]),
+    (right, free_right): (&'a [PlainTensor], &mut [bool]),
+) -> Vec<(usize, Pair<'a>)> {
+    let places: BTreeMap<&str, usize> =
+        right.iter().enumerate().map(|(at, tensor)| (tensor.name.as_str(), at)).collect();
+    let mut found = Vec::new();
+    for (at, tensor) in left.iter().enumerate() {
+        let partner = places.get(tensor.name.as_str()).copied();
+        let partner = partner.filter(|other| free_right.get(*other) == Some(&true));
+        let Some((place, other)) = partner.and_then(|place| Some((place, right.get(place)?)))
+        else {
+            continue;
+        };
+        if free_left.get(at) != Some(&true) {
+            continue;
+        }
+        mark(free_left, at);
+        mark(free_right, place);
+        let pair = Pair {
+            name: tensor.name.clone(),
+            left_names: vec![tensor.name.clone()],
+            right_names: vec![other.name.clone()],
+            rule: None,
+            views: Ok((View::of(tensor), View::of(other))),
+        };
+        found.push((at, pair));
+    }
+    found
 }
 
 fn mark(free: &mut [bool], at: usize) {

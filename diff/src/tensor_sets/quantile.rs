@@ -3,8 +3,6 @@
 //! A non-negative f64 and its bit pattern have one order. Each pass counts one 16-bit digit among the values that share the digits found
 //! so far; at most four passes give the value of every rank, and as soon as few values are left in question they are sorted instead.
 
-use std::collections::BTreeMap;
-
 use rayon::prelude::*;
 
 use super::decode::values;
@@ -17,8 +15,27 @@ const SORTED: u64 = 1 << 20;
 /// Per mille of the quantiles.
 const WANTED: [u64; 5] = [500, 900, 950, 990, 999];
 
-/// Counts of one digit by the digits above it.
-type Counts = BTreeMap<u64, Vec<u64>>;
+/// Numbers by the digits that lie above them: counts of one digit, or whole values. At most as many as there are quantiles, so that a
+/// look through them is the fastest way to one.
+struct Slots(Vec<(u64, Vec<u64>)>);
+
+impl Slots {
+    /// One for each prefix that is asked for.
+    fn new(open: &[(u64, u64)], each: &Vec<u64>) -> Self {
+        let mut prefixes: Vec<u64> = open.iter().map(|(prefix, _)| *prefix).collect();
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        Self(prefixes.into_iter().map(|prefix| (prefix, each.clone())).collect())
+    }
+
+    fn get(&self, prefix: u64) -> Option<&Vec<u64>> {
+        self.0.iter().find(|(known, _)| *known == prefix).map(|(_, numbers)| numbers)
+    }
+
+    fn get_mut(&mut self, prefix: u64) -> Option<&mut Vec<u64>> {
+        self.0.iter_mut().find(|(known, _)| *known == prefix).map(|(_, numbers)| numbers)
+    }
+}
 
 /// Quantiles of `|left - right|` over elements that are finite on both sides; `None` where there is none.
 pub(super) fn absolute(
@@ -57,7 +74,7 @@ fn select(left: &View<'_>, right: &View<'_>, ranks: &[u64], sorting: u64) -> Opt
         let mut in_question = 0;
         let mut prefixes: Vec<u64> = Vec::new();
         for (prefix, rank) in &mut open {
-            let digits = counts.get(prefix)?;
+            let digits = counts.get(*prefix)?;
             let mut below = 0;
             let digit = digits.iter().position(|n| {
                 below += n;
@@ -123,12 +140,13 @@ fn shared<T: Send>(
         .collect()
 }
 
-fn count(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> Counts {
-    let new = || -> Counts { open.iter().map(|(prefix, _)| (*prefix, vec![0; 1 << 16])).collect() };
+fn count(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> Slots {
+    let zeros = vec![0; 1 << 16];
+    let new = || Slots::new(open, &zeros);
     let above = |bits: u64| if shift == 48 { 0 } else { bits >> (shift + 16) };
-    let each = |own: &mut Counts, buffers: &mut Buffers, at: usize| {
+    let each = |own: &mut Slots, buffers: &mut Buffers, at: usize| {
         differences(left, right, buffers, at, |bits| {
-            let digits = own.get_mut(&above(bits));
+            let digits = own.get_mut(above(bits));
             let digit = usize::try_from(bits >> shift & 0xffff).unwrap_or(0);
             if let Some(slot) = digits.and_then(|digits| digits.get_mut(digit)) {
                 *slot += 1;
@@ -137,8 +155,8 @@ fn count(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> 
     };
     let mut total = new();
     for own in shared(left, new, each) {
-        for (prefix, digits) in own {
-            let Some(sum) = total.get_mut(&prefix) else { continue };
+        for (prefix, digits) in own.0 {
+            let Some(sum) = total.get_mut(prefix) else { continue };
             for (sum, n) in sum.iter_mut().zip(digits) {
                 *sum += n;
             }
@@ -149,28 +167,27 @@ fn count(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> 
 
 /// The values in question, sorted: the last step where few are left.
 fn sorted(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> Option<Vec<f64>> {
-    let new = || -> BTreeMap<u64, Vec<u64>> {
-        open.iter().map(|(prefix, _)| (*prefix, Vec::new())).collect()
-    };
-    let each = |own: &mut BTreeMap<u64, Vec<u64>>, buffers: &mut Buffers, at: usize| {
+    let none = Vec::new();
+    let new = || Slots::new(open, &none);
+    let each = |own: &mut Slots, buffers: &mut Buffers, at: usize| {
         differences(left, right, buffers, at, |bits| {
-            if let Some(list) = own.get_mut(&(bits >> shift)) {
+            if let Some(list) = own.get_mut(bits >> shift) {
                 list.push(bits);
             }
         });
     };
     let mut total = new();
     for own in shared(left, new, each) {
-        for (prefix, list) in own {
-            if let Some(all) = total.get_mut(&prefix) {
+        for (prefix, list) in own.0 {
+            if let Some(all) = total.get_mut(prefix) {
                 all.extend(list);
             }
         }
     }
-    total.values_mut().for_each(|list| list.sort_unstable());
+    total.0.iter_mut().for_each(|(_, list)| list.sort_unstable());
     let value = |(prefix, rank): &(u64, u64)| {
         let at = usize::try_from(rank.checked_sub(1)?).ok()?;
-        total.get(prefix)?.get(at).map(|bits| f64::from_bits(*bits))
+        total.get(*prefix)?.get(at).map(|bits| f64::from_bits(*bits))
     };
     open.iter().map(value).collect()
 }

@@ -138,7 +138,7 @@ fn runs(moved: &[Option<usize>]) -> Vec<AxisRun> {
     {
         match runs.last_mut() {
             Some(run) if run.left + run.length == left && run.right + run.length == right => {
-                run.length += 1
+                run.length += 1;
             }
             _ => runs.push(AxisRun { left, right, length: 1 }),
         }

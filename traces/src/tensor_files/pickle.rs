@@ -351,7 +351,7 @@ impl<'a> Machine<'a> {
         let (pairs, odd) = items.as_chunks::<2>();
         match self.top()? {
             Node::Dict(dict) if odd.is_empty() => {
-                dict.extend(pairs.iter().map(|[key, value]| (*key, *value)))
+                dict.extend(pairs.iter().map(|[key, value]| (*key, *value)));
             }
             Node::Opaque(_) => {}
             _ => return Err("set items of something that is no dict".to_owned()),

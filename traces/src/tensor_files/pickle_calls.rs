@@ -104,11 +104,9 @@ impl Machine<'_> {
     pub(super) fn persistent(&mut self) -> Step<()> {
         let id = self.pop()?;
         let items = self.tuple(id)?;
-        let (kind, class, key, count) = match items.as_slice() {
-            &[kind, class, key, _location, count] => (kind, class, key, count),
-            &[kind, class, key, _location, count, view]
-                if matches!(self.node(view), Node::None) =>
-            {
+        let (kind, class, key, count) = match *items.as_slice() {
+            [kind, class, key, _location, count] => (kind, class, key, count),
+            [kind, class, key, _location, count, view] if matches!(self.node(view), Node::None) => {
                 (kind, class, key, count)
             }
             _ => {

@@ -95,7 +95,7 @@ impl PlainTensor {
             at.checked_add(size.saturating_sub(1).checked_mul(*stride)?)
         });
         let empty = shape.contains(&0);
-        if !empty && !last.is_some_and(|last| last < have) {
+        if !empty && last.is_none_or(|last| last >= have) {
             let what = format!(
                 "shape {shape:?} with strides {strides:?} from element {offset} reaches past the {have} elements that are stored"
             );
