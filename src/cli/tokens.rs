@@ -26,7 +26,7 @@ pub(crate) enum DiffCommand {
     /// Two files of log-probabilities, as servers answer them.
     Logprobs(DiffLogprobsArgs),
     /// Two sets of tensors: files or folders of dumps, matched by name or by rule.
-    Tensors(super::DiffTensorsArgs),
+    Tensors(Box<super::DiffTensorsArgs>),
 }
 
 /// `diff tokens`.

@@ -81,7 +81,8 @@ pub fn context_logits(set: &TensorSet, spec: &LogitsSpec) -> Result<ContextLogit
             format!("{} tokens of a prompt of {length} cannot be scored", spec.last),
         ));
     }
-    let by_block = spec.block.filter(|block| *block > 0 && missing % block == 0).map(|_| missing);
+    let by_block =
+        spec.block.filter(|block| *block > 0 && missing.is_multiple_of(*block)).map(|_| missing);
     let first = spec.first_position.or(if missing == 0 { Some(0) } else { by_block });
     let mut out = ContextLogits {
         rows,
@@ -143,7 +144,8 @@ pub fn context_logits(set: &TensorSet, spec: &LogitsSpec) -> Result<ContextLogit
 
 fn summary(out: &ContextLogits, first: usize, spec: &LogitsSpec) -> String {
     let missing = out.missing;
-    let blocks = spec.block.filter(|block| *block > 0 && missing > 0 && missing % block == 0);
+    let blocks =
+        spec.block.filter(|block| *block > 0 && missing > 0 && missing.is_multiple_of(*block));
     let blocks = blocks.map_or_else(String::new, |block| {
         format!(" ({} blocks of {block}, prefix reuse)", missing / block)
     });

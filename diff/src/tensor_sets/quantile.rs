@@ -21,11 +21,11 @@ struct Slots(Vec<(u64, Vec<u64>)>);
 
 impl Slots {
     /// One for each prefix that is asked for.
-    fn new(open: &[(u64, u64)], each: &Vec<u64>) -> Self {
+    fn new(open: &[(u64, u64)], each: &[u64]) -> Self {
         let mut prefixes: Vec<u64> = open.iter().map(|(prefix, _)| *prefix).collect();
         prefixes.sort_unstable();
         prefixes.dedup();
-        Self(prefixes.into_iter().map(|prefix| (prefix, each.clone())).collect())
+        Self(prefixes.into_iter().map(|prefix| (prefix, each.to_vec())).collect())
     }
 
     fn get(&self, prefix: u64) -> Option<&Vec<u64>> {
@@ -167,8 +167,7 @@ fn count(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> 
 
 /// The values in question, sorted: the last step where few are left.
 fn sorted(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> Option<Vec<f64>> {
-    let none = Vec::new();
-    let new = || Slots::new(open, &none);
+    let new = || Slots::new(open, &[]);
     let each = |own: &mut Slots, buffers: &mut Buffers, at: usize| {
         differences(left, right, buffers, at, |bits| {
             if let Some(list) = own.get_mut(bits >> shift) {
