@@ -16,6 +16,7 @@ mod inputs;
 mod keep;
 pub mod keepsets;
 pub mod logprobs;
+pub mod loose;
 pub mod noise;
 pub mod positions;
 mod presence;
@@ -26,6 +27,7 @@ pub mod settings;
 mod side;
 mod splits;
 pub mod stats;
+pub mod tensor_sets;
 pub mod tensors;
 #[cfg(test)]
 mod testing;

@@ -3,7 +3,7 @@
 //! Blocks of equal bytes are compared as bytes and never converted; only blocks that differ are looked at value by value.
 //! Memory does not grow with the files.
 
-mod block;
+pub(crate) mod block;
 mod lanes;
 
 use std::collections::BTreeSet;
@@ -121,7 +121,10 @@ fn sum(dtype: DType, left: &[u8], right: &[u8]) -> Sums {
     let blocks: Vec<Sums> = pairs()
         .zip(blocks)
         .map(|((l, _), block)| {
-            block.unwrap_or_else(|| Sums { square_left: square_sum(dtype, l), ..Sums::default() })
+            block.unwrap_or_else(|| {
+                let square = square_sum(dtype, l);
+                Sums { square_left: square, square_right: square, ..Sums::default() }
+            })
         })
         .collect();
     for (at, block) in blocks.iter().enumerate() {

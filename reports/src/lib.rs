@@ -11,6 +11,7 @@ pub mod html;
 pub mod json;
 pub mod model;
 pub mod num;
+pub mod tensors;
 pub mod text;
 mod write;
 

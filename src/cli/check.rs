@@ -93,6 +93,10 @@ pub(crate) enum CheckCommand {
     Tokens(super::CheckTokensArgs),
     /// Tokens against the claimed sampler, seed and filters; names what made them instead.
     Sampler(super::SamplerArgs),
+    /// Two loose files with K and V: is one a legal compaction of the other, and does the next position fit?
+    Compaction(super::CheckCompactionArgs),
+    /// Context logits against the prompt that they belong to; rows may be missing at the front.
+    Logits(super::CheckLogitsArgs),
 }
 
 /// `check positions`.

@@ -25,6 +25,8 @@ pub(crate) enum DiffCommand {
     Tokens(DiffTokensArgs),
     /// Two files of log-probabilities, as servers answer them.
     Logprobs(DiffLogprobsArgs),
+    /// Two sets of tensors: files or folders of dumps, matched by name or by rule.
+    Tensors(Box<super::DiffTensorsArgs>),
 }
 
 /// `diff tokens`.

@@ -29,6 +29,8 @@ pub(crate) fn execute(command: &CheckCommand, format: Format) -> anyhow::Result<
             answer("check positions", &run, vec![check], format)
         }
         CheckCommand::Selector(args) => selector("check selector", args, format),
+        CheckCommand::Compaction(args) => super::loose::check_compaction(args, format),
+        CheckCommand::Logits(args) => super::loose::check_logits(args, format),
         CheckCommand::Tokens(args) => super::tokens::check(args, format),
         CheckCommand::Sampler(args) => super::sampler::execute("check sampler", args, format),
     }

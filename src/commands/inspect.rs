@@ -61,6 +61,9 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
     if is_gguf(&args.run) || has_extension(&args.run, "gguf") {
         return gguf::execute(&args.run, format);
     }
+    if !is_run(&args.run) && lockstep_traces::tensor_files::recognised(&args.run) {
+        return super::tensors::inspect(&args.run, format);
+    }
     let loaded = lockstep_traces::load(&args.run)?;
     let summary = summarise(args, &loaded)?;
     console::answer(format, &text(&summary), &summary)?;

@@ -14,6 +14,7 @@ mod foreign;
 mod inputs;
 mod inspect;
 mod logprobs;
+mod loose;
 mod ops;
 mod pages;
 mod recording;
@@ -24,6 +25,7 @@ mod run;
 mod sampler;
 mod selection;
 mod settings;
+mod tensors;
 mod tokens;
 
 use crate::cli::{Cli, Command, DiffCommand};
@@ -38,6 +40,7 @@ pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
         Command::Replay(command) => replay::execute(command, cli.format),
         Command::Diff(verb) => match (&verb.what, &verb.traces) {
             (Some(DiffCommand::Tokens(args)), _) => tokens::compare(args, cli.format),
+            (Some(DiffCommand::Tensors(args)), _) => tensors::execute(args, cli.format),
             (Some(DiffCommand::Logprobs(args)), _) => logprobs::compare(args, cli.format),
             (None, Some(args)) => diff::execute(args, cli.format),
             (None, None) => Err(crate::exit::usage("give a baseline and a target")),

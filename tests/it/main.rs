@@ -17,4 +17,5 @@ mod record;
 mod sampler;
 mod score;
 mod story;
+mod tensors;
 mod tokens;

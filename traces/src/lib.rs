@@ -26,6 +26,7 @@ pub mod sink;
 pub mod spec;
 pub mod stats;
 pub mod store;
+pub mod tensor_files;
 pub mod tokens;
 pub mod trtmc;
 

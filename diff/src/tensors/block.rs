@@ -15,8 +15,12 @@ pub(crate) struct Sums {
     pub(crate) max_rel: f64,
     pub(crate) max_ulp: u64,
     pub(crate) square_diff: f64,
+    /// Of the differences of finite elements.
+    pub(crate) sum_abs: f64,
     /// Of the finite left values.
     pub(crate) square_left: f64,
+    /// Of the finite right values.
+    pub(crate) square_right: f64,
     pub(crate) first: Option<u64>,
 }
 
@@ -30,7 +34,9 @@ impl Sums {
         self.max_rel = self.max_rel.max(block.max_rel);
         self.max_ulp = self.max_ulp.max(block.max_ulp);
         self.square_diff += block.square_diff;
+        self.sum_abs += block.sum_abs;
         self.square_left += block.square_left;
+        self.square_right += block.square_right;
         self.first = self.first.or(block.first.map(|first| start + first));
     }
 }
@@ -109,6 +115,9 @@ fn elements<T: Element, const N: usize>(
         if a.is_finite() {
             sums.square_left += a * a;
         }
+        if b.is_finite() {
+            sums.square_right += b * b;
+        }
         if equal {
             continue;
         }
@@ -122,6 +131,7 @@ fn elements<T: Element, const N: usize>(
         let abs = (a - b).abs();
         sums.max_abs = sums.max_abs.max(abs);
         sums.square_diff += abs * abs;
+        sums.sum_abs += abs;
         // Divides only where the quotient could be the largest.
         if a.abs() > 0.0 && abs > sums.max_rel * a.abs() {
             sums.max_rel = abs / a.abs();

@@ -74,7 +74,9 @@ struct Running {
     max_ulp: [u32; LANES],
     max_abs: [f64; LANES],
     square_diff: [f64; LANES],
+    sum_abs: [f64; LANES],
     square_left: [f64; LANES],
+    square_right: [f64; LANES],
     max_rel: f64,
 }
 
@@ -86,7 +88,9 @@ impl Running {
             max_ulp: [0; LANES],
             max_abs: [0.0; LANES],
             square_diff: [0.0; LANES],
+            sum_abs: [0.0; LANES],
             square_left: [0.0; LANES],
+            square_right: [0.0; LANES],
             max_rel: 0.0,
         }
     }
@@ -103,14 +107,17 @@ impl Running {
             let (l, r) = (S::widen(left[at]), S::widen(right[at]));
             let differs = left[at] != right[at];
             let finite_left = l & EXPONENT != EXPONENT;
-            let finite = finite_left && r & EXPONENT != EXPONENT;
+            let finite_right = r & EXPONENT != EXPONENT;
+            let finite = finite_left && finite_right;
             self.different[at] += u32::from(differs);
             self.non_finite[at] += u32::from(differs && !finite);
             let (a, b) = (f64::from(f32::from_bits(l)), f64::from(f32::from_bits(r)));
             let distance = if finite { (a - b).abs() } else { 0.0 };
             larger |= u32::from(distance > self.max_rel * a.abs());
             self.square_diff[at] += distance * distance;
+            self.sum_abs[at] += distance;
             self.square_left[at] += if finite_left { a * a } else { 0.0 };
+            self.square_right[at] += if finite_right { b * b } else { 0.0 };
             self.max_abs[at] =
                 if distance > self.max_abs[at] { distance } else { self.max_abs[at] };
             let ulp = S::rank(left[at]).abs_diff(S::rank(right[at]));
@@ -133,6 +140,8 @@ impl Running {
             max_rel: self.max_rel,
             max_ulp: self.max_ulp.iter().copied().max().map_or(0, u64::from),
             square_diff: self.square_diff.iter().sum(),
+            sum_abs: self.sum_abs.iter().sum(),
+            square_right: self.square_right.iter().sum(),
             square_left: self.square_left.iter().sum(),
             first: None,
         }

@@ -6,6 +6,7 @@ mod model;
 mod parts;
 mod score;
 mod scoretext;
+mod tensors;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -53,12 +54,13 @@ impl Figure {
 /// A measurement: takes the arguments and a folder for what it makes.
 type Part = fn(&BenchArgs, &std::path::Path) -> anyhow::Result<Vec<Figure>>;
 
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("decode", parts::decode),
     ("replay", parts::replay),
     ("gather", parts::gather),
     ("diff", parts::diff),
     ("import", parts::import),
+    ("tensors", tensors::tensors),
 ];
 
 pub(crate) fn execute(args: &BenchArgs, format: Format) -> anyhow::Result<Status> {

@@ -23,7 +23,7 @@ use super::{Figure, model};
 use crate::cli::BenchArgs;
 use crate::commands::recording;
 
-const GB: f64 = 1e9;
+pub(super) const GB: f64 = 1e9;
 
 fn seconds(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let started = Instant::now();
@@ -31,7 +31,10 @@ fn seconds(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-fn best(times: usize, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
+pub(super) fn best(
+    times: usize,
+    mut work: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<f64> {
     let mut least = f64::INFINITY;
     for _ in 0..times {
         least = least.min(seconds(&mut work)?);
@@ -176,7 +179,7 @@ fn tensors(run: &RunReader, scratch: &Path, copy: f64) -> anyhow::Result<Vec<Fig
 }
 
 /// Runs `work` while another thread looks at the process's anonymous memory every 2 ms; gives the largest it saw, in MB.
-fn watched(work: impl FnOnce() -> anyhow::Result<f64>) -> anyhow::Result<(f64, f64)> {
+pub(super) fn watched(work: impl FnOnce() -> anyhow::Result<f64>) -> anyhow::Result<(f64, f64)> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -195,7 +198,7 @@ fn watched(work: impl FnOnce() -> anyhow::Result<f64>) -> anyhow::Result<(f64, f
 }
 
 /// Bytes read a second by a copy of all threads between two buffers of 256 MB.
-fn copy_rate() -> anyhow::Result<f64> {
+pub(super) fn copy_rate() -> anyhow::Result<f64> {
     let source = vec![7_u8; 1 << 28];
     let mut target = vec![0_u8; 1 << 28];
     let least = best(5, || {
