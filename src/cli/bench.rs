@@ -33,7 +33,7 @@ pub(crate) struct BenchArgs {
     /// Shape of the random model on a GPU: qwen3-8b, qwen3-tiny.
     #[arg(long, value_name = "SHAPE", default_value = "qwen3-8b")]
     pub(crate) random: String,
-    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`; on a GPU `decode`, `long`, `batch`, `compaction`, `prefill`, `dump`,
+    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`, `tensors`; on a GPU `decode`, `long`, `batch`, `compaction`, `prefill`, `dump`,
     /// `ledger`, `sampling`; all without it.
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
@@ -43,6 +43,9 @@ pub(crate) struct BenchArgs {
     /// Megabytes of dumps for `gather`.
     #[arg(long, default_value_t = 4000)]
     pub(crate) dump_mb: u64,
+    /// Megabytes of each side for `tensors`.
+    #[arg(long, default_value_t = 8000)]
+    pub(crate) mb: u64,
     /// Folder for the made data; a temporary one without it.
     #[arg(long)]
     pub(crate) scratch: Option<PathBuf>,

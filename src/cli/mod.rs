@@ -5,13 +5,11 @@ mod bench;
 mod check;
 mod claim;
 mod evaluate;
+mod loose;
 mod ops;
 mod run;
 mod sampler;
 mod score;
-mod loose;
-mod ops;
-mod run;
 mod tensors;
 mod tokens;
 
@@ -211,34 +209,4 @@ pub(crate) struct InspectArgs {
     /// Top-p that the transform may have used.
     #[arg(long)]
     pub(crate) top_p: Option<f64>,
-}
-
-/// `bench`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
-    /// Measure Lockstep itself.
-    #[arg(long = "self", required = true)]
-    pub(crate) itself: bool,
-    /// Where to compute: `cuda` measures the GPU's figures (with --random), anything else the CPU's.
-    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
-    pub(crate) device: DeviceArg,
-    /// Shape of the random model on a GPU: qwen3-8b, qwen3-tiny.
-    #[arg(long, value_name = "SHAPE", default_value = "qwen3-8b")]
-    pub(crate) random: String,
-    /// Which figures: `decode`, `replay`, `gather`, `diff`, `import`, `tensors`; on a GPU `decode`, `long`, `batch`, `compaction`, `prefill`, `dump`,
-    /// `ledger`, `sampling`; all without it.
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
-    /// Megabytes of weights of the random Qwen3 model for `decode`.
-    #[arg(long, default_value_t = 500)]
-    pub(crate) model_mb: u64,
-    /// Megabytes of dumps for `gather`.
-    #[arg(long, default_value_t = 4000)]
-    pub(crate) dump_mb: u64,
-    /// Megabytes of each side for `tensors`.
-    #[arg(long, default_value_t = 8000)]
-    pub(crate) mb: u64,
-    /// Folder for the made data; a temporary one without it.
-    #[arg(long)]
-    pub(crate) scratch: Option<PathBuf>,
 }

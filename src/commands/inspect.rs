@@ -1,5 +1,4 @@
-//! `inspect`: what a run, a foreign trace, a safetensors file or a file of log-probabilities holds.
-//! `inspect`: what a run, a foreign trace, a safetensors file or a GGUF file holds.
+//! `inspect`: what a run, a foreign trace, a file of tensors, a GGUF file or a file of log-probabilities holds.
 
 mod gguf;
 
@@ -56,10 +55,11 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
     if has_extension(&args.run, "safetensors") {
         return tensors(&args.run, format);
     }
-    if lockstep_traces::logprobs::looks_like(&args.run) {
-        return super::logprobs::inspect(args, format);
     if is_gguf(&args.run) || has_extension(&args.run, "gguf") {
         return gguf::execute(&args.run, format);
+    }
+    if lockstep_traces::logprobs::looks_like(&args.run) {
+        return super::logprobs::inspect(args, format);
     }
     if !is_run(&args.run) && lockstep_traces::tensor_files::recognised(&args.run) {
         return super::tensors::inspect(&args.run, format);
