@@ -52,7 +52,8 @@ fn exchanged_heads_shifted_rows_and_a_reordered_axis_are_named() {
     let home = Home::new();
     let values = noise(12 * 40, 6);
     let left = home.set("a", &[f32s("t", &[12, 40], &values)]);
-    let cases: [(&str, fn(usize) -> usize, &str, &str); 5] = [
+    type Case = (&'static str, fn(usize) -> usize, &'static str, &'static str);
+    let cases: [Case; 5] = [
         (
             "swap",
             |at| [0, 1, 5, 3, 4, 2, 6, 7, 8, 9, 10, 11][at],
