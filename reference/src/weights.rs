@@ -8,8 +8,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::GgmlDType;
-use candle_core::quantized::ggml_file::qtensor_from_ggml;
 use candle_core::{Device, Tensor};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
@@ -17,7 +15,7 @@ use safetensors::{Dtype, SafeTensors};
 use crate::ReferenceError;
 use crate::forward::parallel::for_blocks;
 use crate::forward::{Precision, Rounding};
-use crate::gguf;
+use crate::gguf::{self, Stored, halves_apart, rounded_blocks};
 
 /// One tensor of a checkpoint, not yet read.
 #[derive(Debug, Clone)]
@@ -28,34 +26,6 @@ struct Entry {
     bytes: Range<usize>,
     /// Heads whose rows stand pair by pair instead of half by half.
     pairs: Option<usize>,
-}
-
-/// How elements are stored.
-#[derive(Debug, Clone, Copy)]
-enum Stored {
-    /// One by one.
-    Plain(Dtype),
-    /// In ggml's blocks, which candle turns into f32.
-    Blocks(GgmlDType),
-    /// In a type that is not widened.
-    Other(GgmlDType),
-}
-
-impl Stored {
-    const fn of(dtype: GgmlDType) -> Self {
-        match dtype {
-            GgmlDType::F32 => Self::Plain(Dtype::F32),
-            GgmlDType::F16 => Self::Plain(Dtype::F16),
-            GgmlDType::BF16 => Self::Plain(Dtype::BF16),
-            GgmlDType::Q4_0
-            | GgmlDType::Q4_1
-            | GgmlDType::Q8_0
-            | GgmlDType::Q4K
-            | GgmlDType::Q5K
-            | GgmlDType::Q6K => Self::Blocks(dtype),
-            other => Self::Other(other),
-        }
-    }
 }
 
 /// The weight files of a model directory: `model.safetensors`, or the shards named by `model.safetensors.index.json`; or a GGUF file.
@@ -280,43 +250,6 @@ impl Weights {
             None => Ok(tensor),
         }
     }
-}
-
-/// Blocks as candle dequantises them, to f32, then rounded as weights are.
-fn rounded_blocks(
-    data: &[u8],
-    dtype: GgmlDType,
-    shape: &[usize],
-    precision: Precision,
-) -> Result<Tensor, ReferenceError> {
-    let blocks = qtensor_from_ggml(dtype, data, shape.to_vec(), &Device::Cpu)?;
-    let wide = blocks.dequantize(&Device::Cpu)?;
-    match precision {
-        Precision::F32 => Ok(wide),
-        Precision::F64 => Ok(wide.to_dtype(candle_core::DType::F64)?),
-        Precision::Bf16 | Precision::F16 => {
-            let mut values = wide.flatten_all()?.to_vec1::<f32>()?;
-            let rounding = precision.rounding();
-            for_blocks(&mut values, BLOCK, |_, block| {
-                for value in block {
-                    *value = rounding.f32(*value);
-                }
-            });
-            Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
-        }
-    }
-}
-
-/// Rows that stand pair by pair, `[heads, head_dim / 2, 2, ...]`, half by half: `[heads, 2, head_dim / 2, ...]`.
-fn halves_apart(tensor: &Tensor, heads: usize) -> Result<Tensor, ReferenceError> {
-    let shape = tensor.dims().to_vec();
-    let rows = shape.first().copied().unwrap_or(0);
-    let inner = tensor.elem_count().checked_div(rows).unwrap_or(0);
-    if heads == 0 || !rows.is_multiple_of(2 * heads) {
-        return Err(ReferenceError::input(format!("{rows} rows are no pairs of {heads} heads")));
-    }
-    let split = tensor.reshape((heads, rows / heads / 2, 2, inner))?;
-    Ok(split.transpose(1, 2)?.contiguous()?.reshape(shape)?)
 }
 
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ReferenceError> {

@@ -4,6 +4,7 @@
 //! two must agree on name, shape, element type and place of every tensor. Names, keys and row order are translated here, apart from the
 //! runtime; blocks become numbers in candle.
 
+mod blocks;
 mod config;
 mod names;
 
@@ -18,6 +19,7 @@ use memmap2::Mmap;
 
 use crate::ReferenceError;
 
+pub(crate) use blocks::{Stored, halves_apart, rounded_blocks};
 pub(crate) use config::read_config;
 pub(crate) use names::{heads_in_pairs, stored_name};
 

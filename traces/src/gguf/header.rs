@@ -199,6 +199,21 @@ fn describe(from: &mut Cursor<'_>, number: usize, of: usize) -> Result<Described
     Ok(Described { name, at, element, ne, offset, bytes })
 }
 
+/// Is the tensor aligned, and inside the `have` bytes of data? A lie about one tensor is told of that one and not of its neighbour.
+fn check_bounds(tensor: &Described, have: u64, alignment: usize) -> Result<(), GgufError> {
+    let Described { name, element, ne, offset, bytes, .. } = tensor;
+    let fault = |what: String| Err(GgufError::Tensor { tensor: name.clone(), what });
+    if !offset.is_multiple_of(alignment as u64) {
+        return fault(format!("offset {offset} is no multiple of the alignment {alignment}"));
+    }
+    if offset.checked_add(*bytes as u64).is_none_or(|stop| stop > have) {
+        return fault(format!(
+            "{element} {ne:?} takes {bytes} data bytes from offset {offset}, the file has {have}; cut or damaged, download it again"
+        ));
+    }
+    Ok(())
+}
+
 /// Turns offsets into ranges of the file: aligned, inside it, without overlap or hole, nothing behind them.
 fn place(
     mut described: Vec<Described>,
@@ -206,24 +221,16 @@ fn place(
     data: usize,
     alignment: usize,
 ) -> Result<BTreeMap<String, GgufTensor>, GgufError> {
-    described.sort_by_key(|tensor| (tensor.offset, tensor.at));
     let have = (length as u64).saturating_sub(data as u64);
+    for tensor in &described {
+        check_bounds(tensor, have, alignment)?;
+    }
+    described.sort_by_key(|tensor| (tensor.offset, tensor.at));
     let mut tensors = BTreeMap::new();
     let (mut end, mut before) = (0_u64, String::new());
     for Described { name, element, ne, offset, bytes, .. } in described {
         let fault = |what: String| GgufError::Tensor { tensor: name.clone(), what };
-        if !offset.is_multiple_of(alignment as u64) {
-            return Err(fault(format!(
-                "offset {offset} is no multiple of the alignment {alignment}"
-            )));
-        }
-        let stop = offset.checked_add(bytes as u64);
-        let Some(stop) = stop.filter(|stop| *stop <= have) else {
-            let what = format!(
-                "{element} {ne:?} takes {bytes} data bytes from offset {offset}, the file has {have}; cut or damaged, download it again"
-            );
-            return Err(fault(what));
-        };
+        let stop = offset.saturating_add(bytes as u64);
         if offset < end {
             return Err(fault(format!(
                 "shares data bytes {offset}..{} with `{before}`",
