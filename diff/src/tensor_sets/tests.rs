@@ -71,7 +71,7 @@ fn figures_are_the_hand_worked_ones() {
     // Three baseline values are not 0; one of them differs, by an eighth.
     assert_eq!(found.mean_rel, Some(0.125 / 3.0));
     let near = |found: Option<f64>, expected: f64| {
-        assert!((found.unwrap() - expected).abs() < 1e-15, "{found:?} {expected}")
+        assert!((found.unwrap() - expected).abs() < 1e-15, "{found:?} {expected}");
     };
     // Squares: differences 0.25 + 0.0625, left 9 + 16 + 1, right 9 + 20.25 + 0.0625 + 1, product 9 + 18 + 1.
     near(found.relative_l2, (0.3125_f64 / 26.0).sqrt());

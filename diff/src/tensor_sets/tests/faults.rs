@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// File, order of the slices, name of the hint, a part of its text.
+type Case = (&'static str, fn(usize) -> usize, &'static str, &'static str);
+
 /// The hint that explains a pair best.
 #[track_caller]
 fn best(report: &SetsReport) -> (&str, &Hint) {
@@ -52,7 +55,7 @@ fn exchanged_heads_shifted_rows_and_a_reordered_axis_are_named() {
     let home = Home::new();
     let values = noise(12 * 40, 6);
     let left = home.set("a", &[f32s("t", &[12, 40], &values)]);
-    let cases: [(&str, fn(usize) -> usize, &str, &str); 5] = [
+    let cases: [Case; 5] = [
         (
             "swap",
             |at| [0, 1, 5, 3, 4, 2, 6, 7, 8, 9, 10, 11][at],
