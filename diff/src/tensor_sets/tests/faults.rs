@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// File, order of the slices, name of the hint, a part of its text.
+type Case = (&'static str, fn(usize) -> usize, &'static str, &'static str);
+
 /// The hint that explains a pair best.
 #[track_caller]
 fn best(report: &SetsReport) -> (&str, &Hint) {
