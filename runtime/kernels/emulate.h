@@ -302,7 +302,7 @@ static const LogLine LOG_LINES[64] = {
     {262287512390ll, 24399, 390}, {265472783176ll, 24204, 384}, {268632675142ll, 24012, 378}, {271767585606ll, 23823, 372},
 };
 
-static inline float __logf(float x) {
+inline float emulated_logf(float x) {
     unsigned bits;
     std::memcpy(&bits, &x, 4);
     const long long d = bits & 0x1ffff;
@@ -318,6 +318,8 @@ static inline float __logf(float x) {
     while (size >> spare >= 1u << 24) spare++;
     return -static_cast<float>(size >> spare << spare) * 0x1p-36f * 0x1.62e430p-1f;
 }
+// The C library has a symbol of that name.
+#define __logf emulated_logf
 
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }

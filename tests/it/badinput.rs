@@ -123,20 +123,28 @@ fn run(model: &str, out: &str) -> crate::kit::Ran {
 #[test]
 fn models_that_are_not_what_they_say_are_refused() {
     let scratch = Scratch::new();
-    let edit = |name: &str, from: &str, to: &str| {
+    let edits = |name: &str, changes: &[(&str, &str)]| {
         let dir = scratch.file(name);
         copy_model(&dir);
-        let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        assert!(config.contains(from), "{from}");
-        fs::write(dir.join("config.json"), config.replace(from, to)).unwrap();
+        let mut config = fs::read_to_string(dir.join("config.json")).unwrap();
+        for (from, to) in changes {
+            assert!(config.contains(from), "{from}");
+            config = config.replace(from, to);
+        }
+        fs::write(dir.join("config.json"), config).unwrap();
         text(&dir)
     };
+    let edit = |name: &str, from: &str, to: &str| edits(name, &[(from, to)]);
     let out = |name: &str| scratch.path(&format!("{name}.run"));
     let other = edit("other", "Qwen3ForCausalLM", "MambaForCausalLM");
     run(&other, &out("a")).expect_refusal(3, &["config.json", "MambaForCausalLM"]);
-    let deeper = edit("deeper", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5");
+    let four = "\"num_hidden_layers\": 4";
+    let torn = edit("torn", four, "\"num_hidden_layers\": 5");
+    run(&torn, &out("g")).expect_refusal(3, &["config.json", "layer_types", "4 layers"]);
+    let kinds = ("\"layer_types\"", "\"not_layer_types\"");
+    let deeper = edits("deeper", &[(four, "\"num_hidden_layers\": 5"), kinds]);
     run(&deeper, &out("b")).expect_refusal(3, &["model.layers.4."]);
-    let shallower = edit("shallower", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 3");
+    let shallower = edits("shallower", &[(four, "\"num_hidden_layers\": 3"), kinds]);
     run(&shallower, &out("c")).expect_refusal(3, &["model.layers.3."]);
     let wider = edit("wider", "\"intermediate_size\": 768", "\"intermediate_size\": 512");
     run(&wider, &out("d")).expect_refusal(3, &["mlp", "model.safetensors"]);

@@ -55,7 +55,6 @@ fn exchanged_heads_shifted_rows_and_a_reordered_axis_are_named() {
     let home = Home::new();
     let values = noise(12 * 40, 6);
     let left = home.set("a", &[f32s("t", &[12, 40], &values)]);
-    type Case = (&'static str, fn(usize) -> usize, &'static str, &'static str);
     let cases: [Case; 5] = [
         (
             "swap",
