@@ -179,3 +179,36 @@ fn what_cannot_be_read_or_asked_for_is_said_in_one_line() {
     let answer = audit(&[&trace, &trace, "--only", "2,16,20"]).expect(4).json();
     assert_eq!(answer["verdict"], "no_evidence", "{answer:#}");
 }
+
+#[test]
+fn a_ledger_of_claims_is_audited_with_what_it_cites() {
+    let scratch = Scratch::new();
+    let (ledger, answer) = (scratch.path("claims.toml"), scratch.path("answer.json"));
+    let write = |verdict: &str, ordinal: u32| {
+        let text = format!(
+            "{{\"verdict\": \"{verdict}\", \"samples\": [{{\"sample_id\": \"s1\", \"ordinal\": {ordinal}}}]}}"
+        );
+        std::fs::write(&answer, text).expect("a scratch file");
+    };
+    let claim = |text: &str, ordinals: &str| {
+        let scope = ["--samples", "s1", "--ordinals", ordinals];
+        let add = ["claim", "add", text, "--ledger", &ledger, "--evidence", &answer];
+        lockstep(add.iter().chain(&scope));
+    };
+    let audits = |code: i32| {
+        let args = ["audit", &ledger, "--only", "62,63", "--format", "json"];
+        let found = lockstep(args).expect(code).json();
+        ["62", "63"].map(|number| {
+            let all = found["audits"].as_array().expect("a list");
+            let one = all.iter().find(|audit| audit["number"].to_string() == number);
+            one.expect("both audits")["verdict"].as_str().expect("a word").to_owned()
+        })
+    };
+    write("pass", 2);
+    claim("the selector is right at the second compaction", "2");
+    assert_eq!(audits(0), ["pass", "pass"]);
+    claim("the selector is right", "1-3");
+    assert_eq!(audits(1), ["pass", "flag"]);
+    write("void", 2);
+    assert_eq!(audits(1)[0], "flag");
+}

@@ -10,7 +10,7 @@ use lockstep_traces::CheckReport;
 use lockstep_traces::artifacts::{self, Artifact};
 use lockstep_traces::store::is_run;
 
-use super::subject;
+use super::{ledger, subject};
 use crate::cli::AuditArgs;
 use crate::commands::inputs::Trace;
 
@@ -75,6 +75,9 @@ fn part(path: &Path) -> anyhow::Result<Vec<Part>> {
             "{}: no run: a run folder holds manifest.json; else give files",
             path.display()
         );
+    }
+    if ledger::is_ledger(path) {
+        return Ok(vec![Part::Facts(vec![ledger::subject(path)?])]);
     }
     if let Some(facts) = answer(path)? {
         return Ok(vec![Part::Facts(facts)]);

@@ -1,6 +1,7 @@
 //! `audit`: does the evidence prove what it is used for?
 
 mod evidence;
+mod ledger;
 mod print;
 
 use anyhow::Context as _;

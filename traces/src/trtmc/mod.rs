@@ -1,4 +1,4 @@
-//! TensorRT-Model-Connect: step trace, keep dump, binary dumps (`FORMATS.md` A1-A3).
+//! TensorRT-Model-Connect: step trace, keep dump, binary dumps.
 
 mod bins;
 mod export_dump;
