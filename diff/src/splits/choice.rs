@@ -77,6 +77,8 @@ fn is_best(row: &Row<'_>, id: u32) -> bool {
 }
 
 fn classify(left: Option<f64>, right: Option<f64>, exact: bool) -> SplitClass {
+    // A side may have chosen against its own list: its gap is negative then, and as far from a tie as a positive one.
+    let (left, right) = (left.map(f64::abs), right.map(f64::abs));
     let (Some(left), Some(right)) = (left, right) else {
         let near = left.or(right).is_some_and(|gap| gap <= 1.0);
         return if near { SplitClass::NearTie } else { SplitClass::Clear };

@@ -79,7 +79,17 @@ pub fn compare_devices(
     compare(pair, Fill { elements, seed, offset: 0, block: 256, unroll: 4 })
 }
 
+/// Elements of the largest fill that is walked through.
+const MOST_ELEMENTS: u64 = 1 << 28;
+
 fn compare([a, b]: [&Device; 2], fill: Fill) -> Result<DeviceSplit, SamplerError> {
+    if fill.elements > MOST_ELEMENTS {
+        let what = format!(
+            "{} elements are more than the {MOST_ELEMENTS} that are compared",
+            fill.elements
+        );
+        return Err(SamplerError::Options { what });
+    }
     let geometry = |device: &Device| {
         let each = (device.multiprocessors, device.threads_each);
         Geometry::with_block(fill.elements, each, fill.block, fill.unroll).ok_or_else(|| {

@@ -49,7 +49,17 @@ pub fn check_report(evidence: &Evidence, found: &Identification) -> CheckReport 
 fn verdict(found: &Identification) -> Verdict {
     // A claim that misses outright is wrong, whatever else can be said.
     let refuted = found.claimed.as_ref().is_some_and(|claim| claim.missed > 0);
+    let judged = found.claimed.as_ref().or(found.decisive());
+    let uncovered = judged.map_or(0, |one| one.uncovered);
     match &found.answer {
+        // What was not looked at is never equal.
+        Answer::Claimed | Answer::Identified(..)
+            if uncovered > 0
+                && (matches!(found.answer, Answer::Claimed) || found.claimed.is_none()) =>
+        {
+            let why = format!("{uncovered} draws are not covered by the logits at hand");
+            Verdict::Incomparable { why }
+        }
         Answer::Claimed => Verdict::Identical,
         Answer::Identified(..) if found.claimed.is_none() => Verdict::Identical,
         Answer::Identified(..) | Answer::NoneFits => Verdict::Diverged,

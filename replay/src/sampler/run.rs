@@ -1,6 +1,7 @@
 //! Evidence of a recorded run.
 
 use lockstep_reference::sample::{Filters, Rules};
+use lockstep_traces::hash::logits_hash;
 use lockstep_traces::manifest::ValueEncoding;
 use lockstep_traces::store::{RunReader, StepColumn, StepColumns, StepQuery};
 use lockstep_traces::{CheckReport, DumpId, Manifest, SampleRow};
@@ -174,6 +175,7 @@ fn stream(
         StepColumn::TopLogits,
         StepColumn::Logsumexp,
         StepColumn::RngOffset,
+        StepColumn::LogitsHash,
     ];
     let query = StepQuery {
         sample_id: Some(sample_id.to_owned()),
@@ -185,7 +187,9 @@ fn stream(
     for row in 0..rows.len {
         let Some(token) = rows.next_token.get(row).copied().flatten() else { continue };
         let position = rows.position.get(row).copied().unwrap_or(u32::MAX);
-        let logits = full(run, sample_id, position)?;
+        let hash =
+            rows.logits_hash.get(row).copied().flatten().zip(run.manifest().logits_hash_seeds);
+        let logits = full(run, sample_id, position, hash)?;
         if let Some(logits) = &logits {
             vocab.get_or_insert(logits.listed.len());
         }
@@ -201,7 +205,16 @@ fn stream(
             offset: rows.rng_offset.get(row).copied().flatten(),
         });
     }
-    let recorded = sample.and_then(|sample| sample.base_seed).or(settings.seed);
+    let own = sample.and_then(|sample| sample.base_seed);
+    if let (Some(own), Some(declared)) = (own, settings.seed)
+        && own != declared
+    {
+        let what = format!(
+            "`sampling.seed` is {declared}, sample {sample_id} records the base seed {own}: one of them was changed"
+        );
+        return Err(SamplerError::Manifest { what });
+    }
+    let recorded = own.or(settings.seed);
     if sample.is_none() {
         limits.push(format!("{sample_id}: no sample row; its seed index is taken as 0"));
     }
@@ -213,14 +226,26 @@ fn stream(
     })
 }
 
-/// The dumped logits of a row.
-fn full(run: &RunReader, sample: &str, position: u32) -> Result<Option<Row>, SamplerError> {
+/// The dumped logits of a row; they must be those whose hash the row recorded.
+fn full(
+    run: &RunReader,
+    sample: &str,
+    position: u32,
+    hash: Option<([u64; 2], [u64; 2])>,
+) -> Result<Option<Row>, SamplerError> {
     let id = DumpId::Step { sample_id: sample.to_owned(), position };
     let Some(dump) = run.dump(&id)?.filter(|dump| dump.has("logits")) else { return Ok(None) };
     let logits = dump.get("logits")?.to_f32()?;
     if let Some(bad) = logits.iter().find(|x| x.is_nan() || **x == f32::INFINITY) {
         let what =
             format!("{}: a logit is {bad}; nothing was drawn from this row", id.relative_path());
+        return Err(SamplerError::Manifest { what });
+    }
+    if hash.is_some_and(|(recorded, seeds)| logits_hash(&logits, seeds) != recorded) {
+        let what = format!(
+            "{}: these are not the logits that row {position} recorded (their hash is another); copy the run again",
+            id.relative_path()
+        );
         return Err(SamplerError::Manifest { what });
     }
     Ok(Some(Row::full(logits.into_iter().map(f64::from))))
