@@ -44,6 +44,7 @@ fn fact(claim: &JudgedClaim) -> Claim {
         retracted: claim.superseded_by.is_some(),
         unsupported: if stands { Vec::new() } else { lines(&claim.reasons) },
         wider: claim.wider.iter().map(beyond).collect(),
+        held: true,
     }
 }
 

@@ -264,6 +264,8 @@ pub struct Claim {
     pub unsupported: Vec<String>,
     /// Where a claims ledger finds it wider than its evidence, one line each.
     pub wider: Vec<String>,
+    /// A claims ledger has held its scope against what it cites.
+    pub held: bool,
 }
 
 /// Commits of the code under test.

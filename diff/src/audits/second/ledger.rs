@@ -171,16 +171,17 @@ fn reach(evidence: &Evidence<'_>, claim: &Claim) -> Option<Note> {
         faults.extend(
             covered.lacks(claim, &Covered::of(&evidence.subjects.iter().collect::<Vec<_>>())),
         );
-    } else if faults.is_empty() {
+    } else if faults.is_empty() && !claim.held {
         return None;
     }
     let scope = scope_line(&claim.scope);
+    let within = if cited.is_empty() {
+        "its ledger finds every part of it in what it cites".to_owned()
+    } else {
+        covered.line()
+    };
     Some(if faults.is_empty() {
-        Note::pass(format!(
-            "claim `{}` ({scope}) is within its evidence: {}",
-            claim.id,
-            covered.line()
-        ))
+        Note::pass(format!("claim `{}` ({scope}) is within its evidence: {}", claim.id, within))
     } else {
         Note::flag(format!(
             "claim `{}` ({scope}) is wider than its evidence: {}",
