@@ -232,3 +232,58 @@ fn wrong_calls_are_refused_in_one_line() {
     let value: Value = check(&file, &[]).expect(4).json();
     assert_eq!(value["detail"]["answer"], "not_decidable");
 }
+
+#[test]
+fn logits_of_another_row_or_of_none_and_a_changed_seed_are_no_evidence() {
+    let scratch = Scratch::new();
+    let extra: Vec<&str> = WARM.into_iter().chain(["--filters", "native"]).collect();
+    let run = scratch.path("run");
+    let folder = || {
+        let _ = fs::remove_dir_all(&run);
+        sampled(&run, "torch-cuda", &extra).expect(0);
+        let sample = fs::read_dir(scratch.file("run/tensors")).unwrap().next().unwrap().unwrap();
+        let mut files: Vec<_> =
+            fs::read_dir(sample.path()).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files.split_off(files.len() - 20)
+    };
+    let files = folder();
+    fs::copy(&files[1], &files[0]).unwrap();
+    check(&run, &[]).expect_refusal(3, &["step_", "hash"]);
+    for file in folder() {
+        fs::remove_file(file).unwrap();
+    }
+    let answer = check(&run, &[]).expect(4).json();
+    assert!(answer["verdict"]["why"].as_str().unwrap().contains("not covered"), "{answer:#}");
+    folder();
+    let path = scratch.file("run/manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    manifest["config"]["sampling.seed"]["value"] = json!(1235);
+    fs::write(&path, manifest.to_string()).unwrap();
+    check(&run, &[]).expect_refusal(3, &["1235", "1234"]);
+    let refused = lockstep([
+        "replay",
+        "sampler",
+        "--devices",
+        "40x1024,58x1536",
+        "--elements",
+        "99999999999999",
+    ]);
+    refused.expect_refusal(2, &["elements"]);
+}
+
+#[test]
+fn a_trace_that_lacks_first_rows_and_not_just_the_prompt_is_not_equal() {
+    let scratch = Scratch::new();
+    let (run, trace) = (scratch.path("run"), scratch.path("trace.jsonl"));
+    crate::kit::record(&run, "ledger_05", &[]).expect(0);
+    lockstep(["export", "trtmc-trace", &run, "--out", &trace]).expect(0);
+    let whole = fs::read_to_string(&trace).unwrap();
+    let shown = lockstep(["inspect", &run, "--format", "json"]).expect(0).json();
+    let prompt = shown["samples"][0]["prompt_len"].as_u64().unwrap() as usize;
+    for (cut, code) in [(0, 0), (prompt, 0), (prompt - 20, 4)] {
+        let rest: Vec<&str> = whole.lines().skip(cut).collect();
+        fs::write(&trace, rest.join("\n") + "\n").unwrap();
+        lockstep(["diff", &run, &trace]).expect(code);
+    }
+}

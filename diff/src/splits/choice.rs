@@ -123,3 +123,16 @@ fn describe(
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_against_its_own_list_is_no_near_tie() {
+        assert_eq!(classify(Some(-1_125_514.0), Some(40.0), true), SplitClass::Clear);
+        assert_eq!(classify(Some(-40.0), None, true), SplitClass::Clear);
+        assert_eq!(classify(Some(-1.0), Some(40.0), true), SplitClass::NearTie);
+        assert_eq!(classify(Some(0.0), Some(0.0), true), SplitClass::Tie);
+    }
+}
