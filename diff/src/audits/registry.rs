@@ -1,13 +1,13 @@
 //! All audits, in order.
 
-use super::{Audit, second};
+use super::{Audit, results};
 use super::{
     capacity, engine, policy_runs, prompts, provenance, reference, rows, sampler, seeds, sequence,
     variables,
 };
 
 /// Audits 1 to 24: is the pair comparable, prompts and rows, seeds and samplers.
-const FIRST: &[&Audit] = &[
+const INPUTS: &[&Audit] = &[
     &provenance::STALE,
     &engine::PAIR,
     &capacity::LADDER,
@@ -36,7 +36,7 @@ const FIRST: &[&Audit] = &[
 
 /// Every audit, by number.
 pub fn all() -> impl Iterator<Item = &'static Audit> {
-    FIRST.iter().chain(second::AUDITS).copied()
+    INPUTS.iter().chain(results::AUDITS).copied()
 }
 
 /// The audit of this number or slug.

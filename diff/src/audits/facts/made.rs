@@ -8,6 +8,9 @@ use lockstep_traces::{EventRow, Phase, Status, StepRow};
 
 use super::Trace;
 
+/// The sample of every trace made here.
+pub(crate) const SAMPLE: &str = "s";
+
 impl Trace<'static> {
     /// One sample `s` with `rows` rows, each fed token 100 + position and with two logits, whose largest is of the token fed
     /// next. It compacts, to half its rows, where the next position is one of `compactions`.
@@ -42,10 +45,11 @@ impl Trace<'static> {
     }
 }
 
-fn row(position: u32) -> StepRow {
+/// A row that feeds `100 + position` and chooses the next of that row, with a margin of 4; a dense cache.
+pub(crate) fn row(position: u32) -> StepRow {
     let next = 101 + position;
     StepRow {
-        sample_id: "s".to_owned(),
+        sample_id: SAMPLE.to_owned(),
         position,
         phase: Phase::Decode,
         token_id: 100 + position,
@@ -67,9 +71,10 @@ fn row(position: u32) -> StepRow {
     }
 }
 
-fn event(ordinal: u32, absolute_position: u32, before: u32, after: u32) -> EventRow {
+/// A compaction of the sample.
+pub(crate) fn event(ordinal: u32, absolute_position: u32, before: u32, after: u32) -> EventRow {
     EventRow {
-        sample_id: "s".to_owned(),
+        sample_id: SAMPLE.to_owned(),
         ordinal,
         absolute_position,
         round_start: None,

@@ -4,7 +4,7 @@
 //! not there says `no evidence` and names it.
 
 mod comparisons;
-mod made;
+pub(super) mod made;
 mod merge;
 mod query;
 mod rows;

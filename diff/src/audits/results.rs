@@ -1,4 +1,4 @@
-//! Audits 25 to 63, and one of cached outputs.
+//! Audits of what runs show: rows and their counting, differences, dumps, scores, speed, claims, and outputs from a cache.
 
 mod accounting;
 mod cached;

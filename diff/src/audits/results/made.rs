@@ -4,37 +4,19 @@ use std::borrow::Cow;
 
 use lockstep_traces::manifest::Producer;
 use lockstep_traces::store::StepColumns;
-use lockstep_traces::{EventRow, Manifest, Phase, Status, StepRow};
+use lockstep_traces::{EventRow, Manifest, Status, StepRow};
 
-use super::super::facts::{Claim, ClaimScope, Kind, Trace};
+pub(super) use super::super::facts::made::{SAMPLE, event};
+use super::super::facts::{Claim, ClaimScope, Kind, Trace, made};
 use super::super::{Evidence, Sample, Subject};
 
-/// The sample of every trace made here.
-pub(super) const SAMPLE: &str = "s";
-
-/// A row that feeds `100 + position` and chooses the next of that row, with a margin of 8.
+/// A row as [`made::row`] has it, of an engine that tells no RoPE index, with a margin of 8.
 pub(super) fn row(position: u32) -> StepRow {
-    let next = 101 + position;
     StepRow {
-        sample_id: SAMPLE.to_owned(),
-        position,
-        phase: Phase::Decode,
-        token_id: 100 + position,
-        next_token: Some(next),
-        rows_before: position,
-        rows_after: position + 1,
-        rows_bucketed: None,
-        compaction: None,
         rope_index: None,
-        argmax: next,
-        top_ids: vec![next, 7],
         top_logits: vec![20.0, 12.0],
-        logsumexp: None,
         top2_margin: Some(8.0),
-        finite: true,
-        logits_hash: None,
-        rng_offset: None,
-        uniform: None,
+        ..made::row(position)
     }
 }
 
@@ -59,25 +41,6 @@ pub(super) fn compressed(len: u32, trigger: u32, budget: u32) -> (Vec<StepRow>, 
         rows.push(row);
     }
     (rows, events)
-}
-
-/// A compaction.
-pub(super) fn event(ordinal: u32, absolute_position: u32, before: u32, after: u32) -> EventRow {
-    EventRow {
-        sample_id: SAMPLE.to_owned(),
-        ordinal,
-        absolute_position,
-        round_start: None,
-        rows_before: before,
-        rows_after: after,
-        protected: 0,
-        candidates: before,
-        score_seconds: 0.0,
-        reduce_seconds: 0.0,
-        select_seconds: 0.0,
-        gather_seconds: 0.0,
-        dump: None,
-    }
 }
 
 /// A subject with these rows.

@@ -63,7 +63,7 @@ fn missing_controls() -> Vec<Control> {
     let run = |index: u64, dumped: bool, compacted: bool| {
         let events = if compacted { vec![event(1, 320, 320, 256)] } else { Vec::new() };
         let mut subject = traced("run", Kind::Run, &dense(0..4), events)
-            .with("dump.path", "/tmp/keep.json", "flag")
+            .with("dump.path", "keep.json", "flag")
             .with("dump.index", index, "flag");
         if dumped {
             subject.dumps = Some(vec![Dump::default()]);
