@@ -35,7 +35,7 @@ pub fn check_report(evidence: &Evidence, found: &Identification) -> CheckReport 
     };
     CheckReport {
         kind: CheckKind::Sampler,
-        verdict: verdict(found),
+        verdict: verdict(found, skipped),
         compared: (draws - skipped) as u64,
         different: different as u64,
         skipped: skipped as u64,
@@ -46,26 +46,27 @@ pub fn check_report(evidence: &Evidence, found: &Identification) -> CheckReport 
     }
 }
 
-fn verdict(found: &Identification) -> Verdict {
-    // A claim that misses outright is wrong, whatever else can be said.
-    let refuted = found.claimed.as_ref().is_some_and(|claim| claim.missed > 0);
-    let judged = found.claimed.as_ref().or(found.decisive());
-    let uncovered = judged.map_or(0, |one| one.uncovered);
-    match &found.answer {
-        // What was not looked at is never equal.
-        Answer::Claimed | Answer::Identified(..)
-            if uncovered > 0
-                && (matches!(found.answer, Answer::Claimed) || found.claimed.is_none()) =>
-        {
-            let why = format!("{uncovered} draws are not covered by the logits at hand");
+fn verdict(found: &Identification, uncovered: usize) -> Verdict {
+    // What was not looked at is never equal.
+    let agrees = || match uncovered {
+        0 => Verdict::Identical,
+        draws => {
+            let why = format!("{draws} draws are not covered by the logits at hand");
             Verdict::Incomparable { why }
         }
-        Answer::Claimed => Verdict::Identical,
-        Answer::Identified(..) if found.claimed.is_none() => Verdict::Identical,
+    };
+    match &found.answer {
+        Answer::Claimed => agrees(),
+        Answer::Identified(..) if found.claimed.is_none() => agrees(),
         Answer::Identified(..) | Answer::NoneFits => Verdict::Diverged,
-        Answer::NotDecidable(_) if refuted => Verdict::Diverged,
+        Answer::NotDecidable(_) if refuted(found) => Verdict::Diverged,
         Answer::NotDecidable(why) => Verdict::Incomparable { why: format!("not decidable: {why}") },
     }
+}
+
+/// A claim that misses outright is wrong, whatever else can be said.
+fn refuted(found: &Identification) -> bool {
+    found.claimed.as_ref().is_some_and(|claim| claim.missed > 0)
 }
 
 fn figure(name: &str, value: impl Into<Value>) -> Figure {
@@ -96,7 +97,7 @@ fn findings(evidence: &Evidence, found: &Identification) -> Vec<Finding> {
             (None, title, found.scored.first())
         }
         Answer::NotDecidable(why) => {
-            if verdict(found) != Verdict::Diverged {
+            if !refuted(found) {
                 return Vec::new();
             }
             let title = format!(

@@ -13,15 +13,10 @@
 //! `mix` is one step of splitmix64. The noise of an id depends on seed, draw and id alone: not on the vocabulary, on who else survived the
 //! filters, or on a device. Survivors stay in the race as they were when others leave it.
 
+use lockstep_traces::hash::splitmix64 as mix;
+
 use super::philox::low;
 use super::race::Winner;
-
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ x >> 31
-}
 
 /// `u` of a draw and an id.
 fn uniform(seed: u64, draw: u64, id: u32) -> f64 {
