@@ -1,6 +1,6 @@
 //! Where a run computes: what was asked for, what is there, what was taken.
 
-use lockstep_runtime::cuda::gpu::{Gpu, libraries};
+use lockstep_runtime::cuda::gpu::{Gpu, GpuError, libraries};
 use lockstep_runtime::cuda::model::DeviceOptions;
 use lockstep_runtime::engine::{DeviceChoice, Engine};
 
@@ -21,7 +21,7 @@ pub(crate) fn choose(device: DeviceArg) -> anyhow::Result<DeviceChoice> {
         },
         DeviceArg::Cuda => match Gpu::open(0) {
             Ok(_) => Ok(DeviceChoice::Cuda(0)),
-            Err(error) => Err(usage(format!("--device cuda: {error}"))),
+            Err(error) => Err(usage(format!("--device cuda: {}", or_use("cpu", &error)))),
         },
         DeviceArg::Auto => {
             let found = libraries();
@@ -39,6 +39,14 @@ pub(crate) fn choose(device: DeviceArg) -> anyhow::Result<DeviceChoice> {
                 }
             }
         }
+    }
+}
+
+/// The error of a device that could not be opened, with the one to take where a library is missing.
+pub(crate) fn or_use(other: &str, error: &GpuError) -> String {
+    match error {
+        GpuError::Missing { .. } => format!("{error}, or use --device {other}"),
+        _ => error.to_string(),
     }
 }
 

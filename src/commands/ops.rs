@@ -10,6 +10,7 @@ use lockstep_runtime::cuda::gpu::{DeviceInfo, Gpu};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::device;
 use crate::cli::{Format, OpsArgs, OpsCells, OpsDevice};
 use crate::console::{self, Progress};
 use crate::exit::{Status, usage};
@@ -250,12 +251,10 @@ fn run(args: &OpsArgs, entries: &[&'static Entry], format: Format) -> anyhow::Re
         ));
     }
     let gpu = match args.device {
-        OpsDevice::Cuda => Gpu::open(0),
-        OpsDevice::Emulated => Gpu::emulated(),
+        OpsDevice::Cuda => Gpu::open(0).map_err(|error| device::or_use("emulated", &error)),
+        OpsDevice::Emulated => Gpu::emulated().map_err(|error| error.to_string()),
     };
-    // The device's own advice is the backend that a model runs on; kernels have another one.
-    let gpu =
-        gpu.map_err(|error| usage(error.to_string().replace("--device cpu", "--device emulated")))?;
+    let gpu = gpu.map_err(usage)?;
     let total: usize = entries.iter().map(|entry| entry.cells.len()).sum();
     let mut progress = Progress::new("cells");
     let mut done = 0;

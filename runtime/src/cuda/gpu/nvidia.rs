@@ -73,13 +73,13 @@ impl Nvidia {
         if !found.driver {
             return Err(GpuError::Missing {
                 library: "the NVIDIA driver (libcuda.so)",
-                remedy: "install the driver of the GPU, or use --device cpu",
+                remedy: "install the driver of the GPU",
             });
         }
         if !found.nvrtc {
             return Err(GpuError::Missing {
                 library: "NVRTC (libnvrtc.so)",
-                remedy: "install the CUDA toolkit or its nvrtc package and put its folder in LD_LIBRARY_PATH, or use --device cpu",
+                remedy: "install the CUDA toolkit or its nvrtc package and put its folder in LD_LIBRARY_PATH",
             });
         }
         result::init().map_err(code("cuInit"))?;
