@@ -111,6 +111,11 @@ impl<'a> Context<'a> {
                     "six digits snapped to the bf16 grid, exact".to_owned()
                 }
                 ValueEncoding::Digits6 => "six digits".to_owned(),
+                ValueEncoding::Decimals => {
+                    let digits = side.manifest.limits.decimals.unwrap_or(0);
+                    format!("{digits} digits behind the point")
+                }
+                ValueEncoding::Codes16 => "16-bit codes".to_owned(),
             };
             format!("{values}, top {}", side.steps.top_k)
         };

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use lockstep_traces::foreign::{Loaded, UNKNOWN_TOKEN};
-use lockstep_traces::manifest::ValueEncoding;
 use lockstep_traces::store::StepColumns;
 use lockstep_traces::{EventRow, FinishReason, Manifest, Phase, SampleRow, Status};
 
@@ -78,7 +77,7 @@ impl<'a> Side<'a> {
     }
 
     pub(crate) fn exact_values(&self) -> bool {
-        self.manifest.encoding != ValueEncoding::Digits6
+        self.manifest.encoding.exact()
     }
 
     pub(crate) fn events_of(&self, sample: &str) -> BTreeMap<u32, &'a EventRow> {

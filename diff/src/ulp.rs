@@ -58,11 +58,11 @@ impl Step {
     /// Takes the coarser declared dtype of the two sides; without one, the grid that an importer snapped to; without
     /// that, the coarsest of bf16 and f16 on which all of `values` lie, else f32.
     pub fn choose(left: &Manifest, right: &Manifest, values: impl Fn(DType) -> bool) -> Self {
-        let exact = [left, right].iter().all(|side| side.encoding != ValueEncoding::Digits6);
+        let exact = [left, right].iter().all(|side| side.encoding.exact());
         let snapped = |side: &Manifest| match side.encoding {
             ValueEncoding::SnappedBf16 => Some(DType::Bf16),
             ValueEncoding::SnappedF16 => Some(DType::F16),
-            ValueEncoding::F32 | ValueEncoding::Digits9 | ValueEncoding::Digits6 => None,
+            _ => None,
         };
         if let Some(dtype) = coarser(left.dtype, right.dtype) {
             return Self { dtype, source: "declared", exact };

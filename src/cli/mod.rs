@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod claim;
 mod evaluate;
+mod foreign;
 mod loose;
 mod ops;
 mod run;
@@ -25,6 +26,7 @@ pub(crate) use check::{
 };
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
 pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
+pub(crate) use foreign::{ExportArgs, ExportKind, ImportArgs, ImportKind};
 pub(crate) use loose::{CheckCompactionArgs, CheckLogitsArgs, StyleArg};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use run::{
@@ -131,59 +133,6 @@ pub(crate) struct ReportArgs {
     pub(crate) claims: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) aside: AsideArgs,
-}
-
-/// Foreign layouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ForeignKind {
-    /// Step trace of TensorRT-Model-Connect (JSON lines), and the traces that look like it.
-    TrtmcTrace,
-    /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
-    TrtmcDump,
-}
-
-/// `import`.
-#[derive(Debug, Args)]
-pub(crate) struct ImportArgs {
-    /// Layout of PATH.
-    #[arg(value_enum)]
-    pub(crate) kind: ForeignKind,
-    /// File to read.
-    pub(crate) path: PathBuf,
-    /// Run folder to write.
-    #[arg(long)]
-    pub(crate) out: PathBuf,
-    /// Prompt length, where the trace does not say.
-    #[arg(long)]
-    pub(crate) prompt_len: Option<u32>,
-    /// Divide length of the run, which a keep dump does not hold.
-    #[arg(long)]
-    pub(crate) divide_length: Option<u32>,
-}
-
-/// `export`.
-#[derive(Debug, Args)]
-pub(crate) struct ExportArgs {
-    /// Layout to write.
-    #[arg(value_enum)]
-    pub(crate) kind: ForeignKind,
-    /// Run to read.
-    pub(crate) run: PathBuf,
-    /// File to write (for a dump also the prefix of its `.bin` files).
-    #[arg(long)]
-    pub(crate) out: PathBuf,
-    /// Sample, where the run holds several.
-    #[arg(long)]
-    pub(crate) sample: Option<String>,
-    /// Compaction to write (1-based).
-    #[arg(long, default_value_t = 1)]
-    pub(crate) ordinal: u32,
-    /// Print six significant digits, as that runtime does.
-    #[arg(long)]
-    pub(crate) digits6: bool,
-    /// Round row counts up to a multiple of this.
-    #[arg(long)]
-    pub(crate) bucket_rows: Option<u32>,
 }
 
 /// `inspect`.

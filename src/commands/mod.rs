@@ -10,7 +10,8 @@ mod demo;
 mod device;
 mod diff;
 mod doctor;
-mod foreign;
+mod export;
+mod import;
 mod inputs;
 mod inspect;
 mod logprobs;
@@ -53,8 +54,8 @@ pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
         Command::Claim(command) => claim::execute(command, cli.format),
         Command::Report(args) => report::execute(args, cli.format),
         Command::Calibrate(args) => calibrate::execute(args, cli.format),
-        Command::Import(args) => foreign::import(args, cli.format),
-        Command::Export(args) => foreign::export(args, cli.format),
+        Command::Import(args) => import::execute(args, cli.format),
+        Command::Export(args) => export::execute(args, cli.format),
         Command::Bench(args) => bench::execute(args, cli.format),
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::DType;
+use crate::{DType, SourceLimits};
 
 /// Schema version written by this build, `major.minor`. Another major is refused; a newer minor is refused with the remedy.
 pub const SCHEMA_MAJOR: u32 = 1;
 /// See [`SCHEMA_MAJOR`].
-pub const SCHEMA_MINOR: u32 = 0;
+pub const SCHEMA_MINOR: u32 = 1;
 
 /// An effective value and where it came from (`flag`, `config.json`, `rule set`, `default`, `manifest`, `imported`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,21 @@ pub enum ValueEncoding {
     SnappedBf16,
     /// Six printed digits of f32 values: equal text is not equal bits.
     Digits6,
+    /// A fixed number of printed digits behind the point (`limits.decimals`).
+    Decimals,
+    /// 16-bit codes between a row's lowest and highest log-probability (`limits.value_error`).
+    Codes16,
+}
+
+impl ValueEncoding {
+    /// True where a stored value is the source's own to the last bit.
+    #[must_use]
+    pub const fn exact(self) -> bool {
+        match self {
+            Self::F32 | Self::Digits9 | Self::SnappedF16 | Self::SnappedBf16 => true,
+            Self::Digits6 | Self::Decimals | Self::Codes16 => false,
+        }
+    }
 }
 
 /// Who wrote the run.
@@ -124,6 +139,9 @@ pub struct Manifest {
     pub config: BTreeMap<String, Setting>,
     /// Encoding of `top_logits`.
     pub encoding: ValueEncoding,
+    /// What the source could say; absent where it could say everything.
+    #[serde(default, skip_serializing_if = "says_everything")]
+    pub limits: SourceLimits,
     /// True where `rows_before`/`rows_after` are exact and not rounded up to a bucket.
     pub rows_exact: bool,
     /// True where prompt rows are in the trace.
@@ -139,6 +157,10 @@ pub struct Manifest {
     /// Free remarks of the writer or importer, one line each (hazards found, what was read around).
     #[serde(default)]
     pub remarks: Vec<String>,
+}
+
+fn says_everything(limits: &SourceLimits) -> bool {
+    *limits == SourceLimits::default()
 }
 
 impl Manifest {
@@ -158,6 +180,7 @@ impl Manifest {
             kernel_options: Vec::new(),
             config: BTreeMap::new(),
             encoding: ValueEncoding::F32,
+            limits: SourceLimits::default(),
             rows_exact: true,
             includes_prompt: true,
             logits_hash_seeds: None,

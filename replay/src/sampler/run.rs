@@ -94,6 +94,11 @@ pub fn evidence_of(run: &RunReader, options: &SamplerOptions) -> Result<Evidence
         logit_error: match run.manifest().encoding {
             // Six significant digits of logits below 100.
             ValueEncoding::Digits6 => 5e-5,
+            // Half of the last printed digit.
+            ValueEncoding::Decimals => {
+                0.5 * 10_f64.powi(-i32::from(run.manifest().limits.decimals.unwrap_or(0)))
+            }
+            ValueEncoding::Codes16 => run.manifest().limits.value_error.unwrap_or(f64::INFINITY),
             _ => 0.0,
         },
         given: Vec::new(),

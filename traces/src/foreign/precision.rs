@@ -73,11 +73,11 @@ impl Precision {
             ValueEncoding::SnappedF16 => {
                 format!("all {values} values lie on the fp16 grid and were set to it")
             }
-            ValueEncoding::Digits6 if self.most_digits > STREAM_DIGITS => format!(
+            encoding if !encoding.exact() && self.most_digits > STREAM_DIGITS => format!(
                 "values carry {} digits, too few to give f32 bits back; equal text is not equal bits",
                 self.most_digits
             ),
-            ValueEncoding::Digits6 => {
+            ValueEncoding::Digits6 | ValueEncoding::Decimals | ValueEncoding::Codes16 => {
                 "values carry six digits and lie on no 16-bit grid; equal text is not equal bits"
                     .to_owned()
             }

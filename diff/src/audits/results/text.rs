@@ -136,7 +136,7 @@ fn printed(pair: &Pair<'_, '_>) -> Vec<Note> {
     };
     let (l, r) = (&left.manifest, &right.manifest);
     let hashed = l.logits_hash_seeds.is_some() && l.logits_hash_seeds == r.logits_hash_seeds;
-    let six = [l, r].iter().any(|side| side.encoding == ValueEncoding::Digits6);
+    let six = [l, r].iter().any(|side| !side.encoding.exact());
     let labels = [pair.left.label.as_str(), pair.right.label.as_str()];
     let proves = compared(pair).map(|report| report.proves.clone()).unwrap_or_default();
     let exact = claims(pair.evidence, &["exact"], &labels);

@@ -1,0 +1,28 @@
+//! Which layout a file or folder has: by its content, never by its name.
+
+use std::path::Path;
+
+use clap::ValueEnum as _;
+use lockstep_traces::artifacts::{self, ArtifactKind};
+
+use crate::cli::ImportKind;
+
+/// Recognisers, the narrowest first: a layout that another one contains comes before it.
+const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
+    (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
+    (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
+];
+
+fn is_artifact(path: &Path, kind: ArtifactKind) -> bool {
+    matches!(artifacts::guess(path), Ok(Some(found)) if found == kind)
+}
+
+/// The layout of `path`, where one is recognised.
+pub(super) fn guess(path: &Path) -> Option<ImportKind> {
+    KNOWN.iter().find(|(_, recognises)| recognises(path)).map(|(kind, _)| *kind)
+}
+
+/// Its name on the command line.
+pub(super) fn name(kind: ImportKind) -> String {
+    kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

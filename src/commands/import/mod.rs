@@ -1,0 +1,52 @@
+//! `import`: a foreign file or folder becomes a run.
+
+mod guess;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use lockstep_traces::trtmc::{self, DumpImport};
+use serde_json::json;
+
+use crate::cli::{Format, ImportArgs, ImportKind};
+use crate::console;
+use crate::exit::{Status, usage};
+
+pub(crate) fn execute(args: &ImportArgs, format: Format) -> anyhow::Result<Status> {
+    let (given, path) = args.what()?;
+    let kind = match given {
+        Some(kind) => kind,
+        None => guess::guess(path).ok_or_else(|| {
+            usage(format!(
+                "{}: no layout that is known here; name it before the path",
+                path.display()
+            ))
+        })?,
+    };
+    let remarks = read(kind, path, args)?;
+    let name = guess::name(kind);
+    let mut text = format!("{}\n", args.out.display());
+    if given.is_none() {
+        let _ = writeln!(text, "  read as {name}");
+    }
+    for remark in &remarks {
+        let _ = writeln!(text, "  note: {remark}");
+    }
+    console::answer(
+        format,
+        &text,
+        &json!({"run": args.out.display().to_string(), "kind": name, "remarks": remarks}),
+    )?;
+    Ok(Status::Parity)
+}
+
+/// Reads `path` as `kind` into the run folder; what was read around comes back, one line each.
+fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<String>> {
+    Ok(match kind {
+        ImportKind::TrtmcTrace => trtmc::import_trace(path, args.prompt_len, &args.out)?,
+        ImportKind::TrtmcDump => {
+            let options = DumpImport { divide_length: args.divide_length, sample_id: None };
+            trtmc::import_dump(path, &options, &args.out)?
+        }
+    })
+}
