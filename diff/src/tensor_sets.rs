@@ -4,6 +4,7 @@
 //! what could not be read, is never counted as equal; a comparison of nothing is incomparable. Tensors are read where they lie, in
 //! blocks, so that memory does not grow with them.
 
+mod blocks;
 mod compare;
 mod conclude;
 mod decode;

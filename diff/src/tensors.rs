@@ -5,6 +5,9 @@
 
 pub(crate) mod block;
 mod lanes;
+mod stored;
+pub(crate) mod tally;
+mod tile;
 
 use std::collections::BTreeSet;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use lockstep_traces::tensor_files::RawSpec;
 
 use crate::exit::usage;
 
@@ -13,6 +14,16 @@ pub(crate) enum ImportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// Tensor dump of SGLang: a folder of `k=v___k=v.pt`, or one such file.
+    SglangDump,
+    /// Polygraphy run results (JSON).
+    Polygraphy,
+    /// Debug tensors of TensorRT-LLM: a tree of `iteration_N` folders of `.npy`.
+    TrtllmDebug,
+    /// Dump of msProbe: `dump.json` with its tensors.
+    Msprobe,
+    /// Any tensor file or folder of them (npy, npz, pt, safetensors, JSON, raw with `--raw`).
+    Tensors,
 }
 
 /// Layouts in which a run is written.
@@ -22,6 +33,10 @@ pub(crate) enum ExportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// The dumps of a sample or of the run as a folder of `.npy` files, and `export.json`.
+    Npy,
+    /// The dumps of a sample or of the run in one safetensors file.
+    Safetensors,
 }
 
 /// `import`.
@@ -43,6 +58,12 @@ pub(crate) struct ImportArgs {
     /// Divide length of the run, which a keep dump does not hold.
     #[arg(long)]
     pub(crate) divide_length: Option<u32>,
+    /// Tensors: names and places in the run (YAML: rules `names`, `to`, `position` or `compaction`, ...).
+    #[arg(long)]
+    pub(crate) map: Option<PathBuf>,
+    /// Tensors: type and shape of files without a header, `[FILES=]TYPE:SHAPE[:big][:+BYTES]`; may be given several times.
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) raw: Vec<RawSpec>,
 }
 
 impl ImportArgs {
@@ -80,7 +101,7 @@ pub(crate) struct ExportArgs {
     pub(crate) kind: ExportKind,
     /// Run to read.
     pub(crate) run: PathBuf,
-    /// File to write (for a dump also the prefix of its `.bin` files).
+    /// File to write (for a keep dump also the prefix of its `.bin` files), or folder for `npy`.
     #[arg(long)]
     pub(crate) out: PathBuf,
     /// Sample, where the run holds several.

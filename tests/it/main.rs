@@ -17,5 +17,6 @@ mod record;
 mod sampler;
 mod score;
 mod story;
+mod tensor_runs;
 mod tensors;
 mod tokens;

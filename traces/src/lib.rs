@@ -28,6 +28,7 @@ pub mod spec;
 pub mod stats;
 pub mod store;
 pub mod tensor_files;
+pub mod tensor_runs;
 pub mod tokens;
 pub mod trtmc;
 

@@ -12,11 +12,11 @@ use super::hints::{Alternative, explain, shapes};
 use super::judge::{Bounds, Preset, elementwise};
 use super::layout::Shift;
 use super::map::{ElementRule, MapError, NameMap, PairRule, whole};
-use super::measure::measure;
+use super::measure::{Wish, measure};
 use super::pairs::{self, Pair, declared, pair};
 use super::report::{Figures, PairReport, SetSummary, SetsReport, Status};
+use super::roots;
 use super::view::View;
-use super::{detail, roots};
 
 /// For which pairs the figures of the second pass are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -245,21 +245,19 @@ impl<'a> Judge<'_, 'a> {
             return Ok(report);
         }
         let (preset, detail) = (self.bounds.preset, self.options.detail);
-        let mut figures = measure(left, right);
         let bound = elementwise(preset, left.element, right.element);
-        let mut filled = false;
-        if figures.equal < figures.elements && (detail == Detail::All || bound.is_some()) {
-            detail::fill(&mut figures, left, right, bound);
-            filled = true;
+        let wish = Wish { detail: detail != Detail::None || bound.is_some(), bound };
+        let (mut figures, mut details) = measure(left, right, wish);
+        if detail == Detail::All || bound.is_some() {
+            // The verdict of an elementwise tolerance rests on them.
+            details.take().into_iter().for_each(|found| found.fill(&mut figures, left, right));
         }
         let control = self.control(pair, left)?;
         let control = control.as_ref().map(|(figures, element)| (figures, *element));
         let outcome =
             self.bounds.judge(&pair.name, &figures, (left.element, right.element), control);
         if outcome.status == Status::Diverged {
-            if detail != Detail::None && !filled {
-                detail::fill(&mut figures, left, right, bound);
-            }
+            details.into_iter().for_each(|found| found.fill(&mut figures, left, right));
             report.hints = explain(left, right, &self.alternatives(pair));
         }
         report.status = outcome.status;
@@ -293,7 +291,8 @@ impl<'a> Judge<'_, 'a> {
         for tensor in &view.pieces {
             tensor.verify()?;
         }
-        Ok(Some((measure(left, &view), view.element)))
+        let (figures, _) = measure(left, &view, Wish::default());
+        Ok(Some((figures, view.element)))
     }
 
     /// Other readings of the target that the rule's own steps suggest: its block table off by one, its shards in another order.

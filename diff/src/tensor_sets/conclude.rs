@@ -5,7 +5,7 @@ use lockstep_traces::tensor_files::{Element, Misfit, PlainTensor, TensorSet};
 
 use super::compare::SetOptions;
 use super::map::whole;
-use super::measure::measure;
+use super::measure::{Wish, measure};
 use super::report::{PairReport, SetsReport, Status, Unfit};
 use super::view::View;
 
@@ -20,7 +20,7 @@ pub(super) fn unfit(set: &TensorSet, side: &str, others: &[PlainTensor]) -> Vec<
         let equal = |element: Element| -> Option<u64> {
             let tensor = misfit.read_as(element).ok()?;
             let (left, right) = (View::of(other?), View::of(&tensor));
-            (left.shape() == right.shape()).then(|| measure(&left, &right).equal)
+            (left.shape() == right.shape()).then(|| measure(&left, &right, Wish::default()).0.equal)
         };
         let fits: Vec<(String, Option<u64>)> = misfit
             .fits

@@ -61,6 +61,26 @@ fn eight(element: Element, code: u8) -> f64 {
     sign * if exponent == 0 { fraction * scale(1) } else { (1.0 + fraction) * scale(exponent) }
 }
 
+/// Are two elements of these values, one of them a 64-bit integer, the same number? Their f64 values may be equal by rounding.
+pub(super) fn same_whole(
+    (left, l): (Element, &[u8]),
+    (right, r): (Element, &[u8]),
+    at: usize,
+    value: f64,
+) -> bool {
+    let whole = |element: Element, bytes: &[u8]| -> Option<i128> {
+        let stored = bytes.as_chunks::<8>().0.get(at);
+        match element {
+            Element::I64 => Some(i64::from_le_bytes(*stored?).into()),
+            Element::U64 => Some(u64::from_le_bytes(*stored?).into()),
+            // The f64 value is the element's own.
+            #[expect(clippy::cast_possible_truncation, reason = "a 64-bit integer lies next to it")]
+            _ => Some(value as i128),
+        }
+    };
+    whole(left, l) == whole(right, r)
+}
+
 /// Ranks of a block: neighbouring values of the type differ by 1, +0 and -0 are one.
 pub(super) fn ranks(element: Element, bytes: &[u8], out: &mut Vec<i64>) {
     /// Rank of a pattern of sign and magnitude in the low `width` bits.

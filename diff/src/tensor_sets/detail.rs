@@ -1,128 +1,135 @@
-//! Second pass over a pair that differs: where the largest difference lies, how far apart values are in representable steps, exact
+//! Details of a pair that differs: where the largest difference lies, how far apart values are in representable steps, exact
 //! quantiles, and what lies beyond an elementwise tolerance.
 
-use rayon::prelude::*;
-
-use super::decode::{ranks, values};
-use super::measure::{Buffers, block_of};
+use super::blocks::{Blocks, Buffers};
+use super::decode::{value_at, values};
+use super::measure::Block;
 use super::quantile;
 use super::report::{Figures, UlpBin, Worst};
 use super::view::{View, unravel};
+use crate::tensors::tally::{CLASSES, Tally};
 
-/// What one block gave.
-#[derive(Debug, Clone)]
-struct Found {
-    relative: (f64, u64),
-    beyond: u64,
-    /// Distances of 0, 1, 2, 3-4, 5-8, ... representable values.
-    ulps: [u64; 66],
-    worst: Option<(f64, usize)>,
-    odd: Option<usize>,
+/// What the pass over a pair left for its details.
+#[derive(Debug)]
+pub(super) struct Details {
+    tally: Tally,
+    /// Sum of `|left - right| / |left|`.
+    relative: f64,
+    /// The first block of those with the largest difference.
+    top: Option<usize>,
+    /// Blocks with elements that differ and are not finite.
+    odd: Vec<usize>,
+    blocks: Blocks,
 }
 
-/// Class of a distance: 0, 1, 2, 3-4, 5-8, ..., by the power of two that it does not exceed.
-const fn class(distance: u64) -> usize {
-    if distance == 0 { 0 } else { 65 - (distance - 1).leading_zeros() as usize }
-}
-
-/// Fills in the figures that need the second pass; `elementwise` is `(rtol, atol)`.
-pub(super) fn fill(
-    figures: &mut Figures,
-    left: &View<'_>,
-    right: &View<'_>,
-    elementwise: Option<(f64, f64)>,
-) {
-    let elements = left.elements();
-    let size = block_of(elements);
-    let same = left.element == right.element;
-    let found: Vec<Found> = (0..elements.div_ceil(size))
-        .into_par_iter()
-        .map_init(Buffers::default, |buffers, at| {
-            let (start, length) = (at * size, size.min(elements - at * size));
-            block(left, right, buffers, (start, length), same, elementwise)
-        })
-        .collect();
-    let (mut sum, mut count, mut beyond, mut ulps) = (0.0, 0, 0, [0_u64; 66]);
-    let (mut worst, mut odd): (Option<(f64, usize)>, Option<usize>) = (None, None);
-    for one in &found {
-        sum += one.relative.0;
-        count += one.relative.1;
-        beyond += one.beyond;
-        for (total, n) in ulps.iter_mut().zip(one.ulps) {
-            *total += n;
+impl Details {
+    pub(super) fn new(tally: Tally, found: &[Block], blocks: Blocks) -> Self {
+        let (mut top, mut most, mut odd, mut relative) = (None, 0.0, Vec::new(), 0.0);
+        for (at, block) in found.iter().enumerate() {
+            relative += block.relative;
+            let Some(sums) = block.sums else { continue };
+            if sums.max_abs > most {
+                (top, most) = (Some(at), sums.max_abs);
+            }
+            if sums.non_finite > 0 {
+                odd.push(at);
+            }
         }
-        if let Some((abs, at)) = one.worst
-            && worst.is_none_or(|(most, _)| abs > most)
-        {
-            worst = Some((abs, at));
+        Self { tally, relative, top, odd, blocks }
+    }
+
+    /// Fills the details in. What is not decided by the counts is looked for in the blocks again.
+    pub(super) fn fill(mut self, figures: &mut Figures, left: &View<'_>, right: &View<'_>) {
+        let same = left.element == right.element;
+        let count = self.tally.relative;
+        figures.mean_rel =
+            (count > 0).then(|| self.relative / wide(count)).filter(|mean| mean.is_finite());
+        figures.beyond = self.tally.bound.map(|_| self.tally.beyond);
+        figures.ulp_histogram = if same { bins(&self.tally.classes) } else { Vec::new() };
+        let place = self.worst(left, right);
+        figures.worst = place.map(|at| worst_at(left, right, at));
+        if let (Some(mean), Some(max)) = (figures.mean_abs, figures.max_abs) {
+            let finite = self.tally.elements();
+            let histogram = &mut self.tally.histogram;
+            figures.abs_quantiles =
+                quantile::absolute((left, right), self.blocks, histogram, finite, (mean, max));
         }
-        odd = odd.or(one.odd);
     }
-    figures.mean_rel = (count > 0).then(|| sum / wide(count)).filter(|mean| mean.is_finite());
-    figures.beyond = elementwise.map(|_| beyond);
-    figures.ulp_histogram = if same { bins(&ulps) } else { Vec::new() };
-    figures.worst = odd.or(worst.map(|(_, at)| at)).map(|at| place(left, right, at));
-    if let (Some(mean), Some(max)) = (figures.mean_abs, figures.max_abs) {
-        figures.abs_quantiles = quantile::absolute(left, right, pairs(&found), mean, max);
+
+    /// The first place where a side alone is not finite, else that of the largest difference.
+    fn worst(&self, left: &View<'_>, right: &View<'_>) -> Option<usize> {
+        let not_finite = |a: f64, b: f64| {
+            !(a.is_finite() && b.is_finite())
+                && a.to_bits() != b.to_bits()
+                && !(a.is_nan() && b.is_nan())
+        };
+        let odd = self.odd.iter().find_map(|at| {
+            let found = self.scan(*at, left, right, |(a, b), _| not_finite(a, b).then_some(0.0));
+            found.map(|(place, _)| place)
+        });
+        let largest = || {
+            let larger = |(a, b): (f64, f64), most: f64| {
+                let apart = (a - b).abs();
+                (a.is_finite() && b.is_finite() && apart > most).then_some(apart)
+            };
+            self.scan(self.top?, left, right, larger).map(|(place, _)| place)
+        };
+        odd.or_else(largest)
+    }
+
+    /// The first place of a block that no later one exceeds; `larger` gives the value of one that does.
+    fn scan(
+        &self,
+        block: usize,
+        left: &View<'_>,
+        right: &View<'_>,
+        larger: impl Fn((f64, f64), f64) -> Option<f64>,
+    ) -> Option<(usize, f64)> {
+        let mut buffers = Buffers::default();
+        let (mut lefts, mut rights) = (Vec::new(), Vec::new());
+        let (l, r) = self.blocks.bytes(block, (left, right), &mut buffers);
+        values(left.element, l, &mut lefts);
+        values(right.element, r, &mut rights);
+        let mut best: Option<(usize, f64)> = None;
+        for (at, (a, b)) in lefts.iter().zip(&rights).enumerate() {
+            let most = best.map_or(0.0, |(_, most)| most);
+            if let Some(value) = larger((*a, *b), most) {
+                best = Some((self.blocks.start(block) + at, value));
+                // Places that are not finite have no order: the first is meant.
+                if value <= 0.0 {
+                    break;
+                }
+            }
+        }
+        best
     }
 }
 
-/// Elements that are finite on both sides.
-fn pairs(found: &[Found]) -> u64 {
-    found.iter().map(|one| one.ulps.iter().sum::<u64>()).sum()
-}
-
-fn block(
-    left: &View<'_>,
-    right: &View<'_>,
-    buffers: &mut Buffers,
-    (start, length): (usize, usize),
-    same: bool,
-    elementwise: Option<(f64, f64)>,
-) -> Found {
-    let (l, r) = (
-        left.block(start, length, &mut buffers.left),
-        right.block(start, length, &mut buffers.right),
-    );
-    values(left.element, l, &mut buffers.left_values);
-    values(right.element, r, &mut buffers.right_values);
-    if same {
-        ranks(left.element, l, &mut buffers.left_ranks);
-        ranks(right.element, r, &mut buffers.right_ranks);
-    }
-    let mut found = Found { relative: (0.0, 0), beyond: 0, ulps: [0; 66], worst: None, odd: None };
-    for (at, (&a, &b)) in buffers.left_values.iter().zip(&buffers.right_values).enumerate() {
+/// Counts a decoded block; the sum of `|left - right| / |left|` comes back.
+pub(super) fn tallied(
+    left: &[f64],
+    right: &[f64],
+    ranked: Option<(&[i64], &[i64])>,
+    tally: &mut Tally,
+) -> f64 {
+    let mut relative = 0.0;
+    for (at, (&a, &b)) in left.iter().zip(right).enumerate() {
         if !(a.is_finite() && b.is_finite()) {
             let equal = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-            if !equal {
-                found.odd = found.odd.or(Some(start + at));
-                found.beyond += 1;
-            }
+            tally.beyond += u64::from(!equal);
             continue;
         }
-        let abs = (a - b).abs();
+        let apart = (a - b).abs();
         if a.abs() > 0.0 {
-            found.relative.0 += abs / a.abs();
-            found.relative.1 += 1;
+            relative += apart / a.abs();
         }
-        if let Some((rtol, atol)) = elementwise {
-            found.beyond += u64::from(abs > atol + rtol * a.abs());
-        }
-        let distance = match (buffers.left_ranks.get(at), buffers.right_ranks.get(at)) {
-            (Some(l), Some(r)) if same => class(l.abs_diff(*r)),
-            _ => 0,
-        };
-        if let Some(slot) = found.ulps.get_mut(distance) {
-            *slot += 1;
-        }
-        if abs > found.worst.map_or(0.0, |(most, _)| most) {
-            found.worst = Some((abs, start + at));
-        }
+        let rank = ranked.and_then(|(l, r)| Some((*l.get(at)?, *r.get(at)?)));
+        tally.one(a, apart, rank.map_or(0, |(l, r)| l.abs_diff(r)));
     }
-    found
+    relative
 }
 
-fn bins(ulps: &[u64; 66]) -> Vec<UlpBin> {
+fn bins(classes: &[u64; CLASSES]) -> Vec<UlpBin> {
     let bin = |(class, elements): (usize, &u64)| {
         let top = |class: usize| {
             1_u64.checked_shl(u32::try_from(class).unwrap_or(64)).unwrap_or(u64::MAX)
@@ -134,12 +141,12 @@ fn bins(ulps: &[u64; 66]) -> Vec<UlpBin> {
         };
         UlpBin { from, to, elements: *elements }
     };
-    ulps.iter().enumerate().filter(|(_, elements)| **elements > 0).map(bin).collect()
+    classes.iter().enumerate().filter(|(_, elements)| **elements > 0).map(bin).collect()
 }
 
-fn place(left: &View<'_>, right: &View<'_>, at: usize) -> Worst {
+fn worst_at(left: &View<'_>, right: &View<'_>, at: usize) -> Worst {
     let index = unravel(at, &left.axes);
-    let (a, b) = (super::decode::value_at(left, &index), super::decode::value_at(right, &index));
+    let (a, b) = (value_at(left, &index), value_at(right, &index));
     let finite = |value: f64| value.is_finite().then_some(value);
     Worst {
         index: index.into_iter().map(|at| at as u64).collect(),
@@ -159,12 +166,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_fall_into_classes_of_powers_of_two() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 8, 9].map(class), [0, 1, 2, 3, 3, 4, 4, 5]);
-        assert_eq!(class(u64::MAX), 65.min(class(u64::MAX)));
-        let mut ulps = [0; 66];
-        (ulps[0], ulps[3]) = (7, 2);
-        let found = bins(&ulps);
+    fn bins_say_which_distances_they_hold() {
+        let mut classes = [0; CLASSES];
+        (classes[0], classes[3]) = (7, 2);
+        let found = bins(&classes);
         assert_eq!((found[1].from, found[1].to, found[1].elements), (3, 4, 2));
     }
 }

@@ -1,164 +1,182 @@
-//! Exact quantiles of absolute differences at any size: a radix selection over the bits of the differences, 16 at a time.
+//! Exact quantiles of absolute differences at any size: a radix selection over the bits of the differences.
 //!
-//! A non-negative f64 and its bit pattern have one order. Each pass counts one 16-bit digit among the values that share the digits found
-//! so far; at most four passes give the value of every rank, and as soon as few values are left in question they are sorted instead.
+//! A non-negative f64 and its bit pattern have one order. The first 18 digits of every difference were counted as the pair was compared;
+//! that decides a quantile where no difference of its class has further bits, as with most differences of half-precision values. Else a
+//! further pass counts the next 16 bits among the differences of these classes alone, and as soon as few are left they are sorted.
 
-use rayon::prelude::*;
-
+use super::blocks::{Blocks, Buffers, shared};
 use super::decode::values;
-use super::measure::{Buffers, block_of};
 use super::view::View;
 use crate::report::Quantiles;
+use crate::tensors::block::{Wanted, Wide};
+use crate::tensors::tally::{Histogram, SHIFT};
 
 /// Values that are sorted at most.
-const SORTED: u64 = 1 << 20;
+const SORTED: u64 = 1 << 18;
+/// Bits that one pass counts.
+const DIGIT: u32 = 16;
 /// Per mille of the quantiles.
 const WANTED: [u64; 5] = [500, 900, 950, 990, 999];
 
-/// Numbers by the digits that lie above them: counts of one digit, or whole values. At most as many as there are quantiles, so that a
-/// look through them is the fastest way to one.
-struct Slots(Vec<(u64, Vec<u64>)>);
-
-impl Slots {
-    /// One for each prefix that is asked for.
-    fn new(open: &[(u64, u64)], each: &[u64]) -> Self {
-        let mut prefixes: Vec<u64> = open.iter().map(|(prefix, _)| *prefix).collect();
-        prefixes.sort_unstable();
-        prefixes.dedup();
-        Self(prefixes.into_iter().map(|prefix| (prefix, each.to_vec())).collect())
-    }
-
-    fn get(&self, prefix: u64) -> Option<&Vec<u64>> {
-        self.0.iter().find(|(known, _)| *known == prefix).map(|(_, numbers)| numbers)
-    }
-
-    fn get_mut(&mut self, prefix: u64) -> Option<&mut Vec<u64>> {
-        self.0.iter_mut().find(|(known, _)| *known == prefix).map(|(_, numbers)| numbers)
-    }
-}
-
-/// Quantiles of `|left - right|` over elements that are finite on both sides; `None` where there is none.
+/// Quantiles of `|left - right|` over the `finite` elements that are finite on both sides; `None` where there is none.
 pub(super) fn absolute(
-    left: &View<'_>,
-    right: &View<'_>,
+    sides: (&View<'_>, &View<'_>),
+    blocks: Blocks,
+    histogram: &mut Histogram,
     finite: u64,
-    mean: f64,
-    max: f64,
+    (mean, max): (f64, f64),
 ) -> Option<Quantiles> {
     if finite == 0 {
         return None;
     }
-    let ranks: Vec<u64> =
-        WANTED.iter().map(|per_mille| (finite * per_mille).div_ceil(1000).max(1)).collect();
-    let found = select(left, right, &ranks, SORTED)?;
-    let [p50, p90, p95, p99, p999] = found.as_slice() else { return None };
-    Some(Quantiles {
-        n: finite,
-        mean,
-        p50: *p50,
-        p90: *p90,
-        p95: *p95,
-        p99: *p99,
-        p999: *p999,
-        max,
-    })
+    let ranks = WANTED.map(|per_mille| (finite * per_mille).div_ceil(1000).max(1));
+    let [p50, p90, p95, p99, p999] = select(sides, blocks, histogram, ranks, SORTED)?;
+    Some(Quantiles { n: finite, mean, p50, p90, p95, p99, p999, max })
 }
 
-/// The values of these ranks (1-based, rising); at most `sorting` values are sorted.
-fn select(left: &View<'_>, right: &View<'_>, ranks: &[u64], sorting: u64) -> Option<Vec<f64>> {
-    // For each rank: the digits found so far, and the rank among the values that share them.
-    let mut open: Vec<(u64, u64)> = ranks.iter().map(|rank| (0, *rank)).collect();
-    for level in 0..4_u32 {
-        let shift = 48 - 16 * level;
-        let counts = count(left, right, &open, shift);
-        let mut in_question = 0;
-        let mut prefixes: Vec<u64> = Vec::new();
-        for (prefix, rank) in &mut open {
-            let digits = counts.get(*prefix)?;
+/// What is known of the value of one rank.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    /// Its leading bits.
+    prefix: u64,
+    /// Its rank (1-based) among the differences that share them.
+    rank: u64,
+    /// How many those are.
+    of: u64,
+    /// Its bits, where all of them are known.
+    value: Option<u64>,
+}
+
+/// The values of these ranks (1-based); at most `sorting` values are sorted.
+fn select(
+    sides: (&View<'_>, &View<'_>),
+    blocks: Blocks,
+    histogram: &mut Histogram,
+    ranks: [u64; 5],
+    sorting: u64,
+) -> Option<[f64; 5]> {
+    let mut open = [Open::default(); 5];
+    for (one, rank) in open.iter_mut().zip(ranks) {
+        let (prefix, rank, of, longer) = histogram.rank(rank)?;
+        *one = Open { prefix, rank, of, value: (!longer).then_some(prefix << SHIFT) };
+    }
+    let mut shift = SHIFT;
+    while open.iter().any(|one| one.value.is_none()) {
+        let wanted = wanted(&open, shift);
+        let in_question: u64 = wanted
+            .prefixes
+            .iter()
+            .filter_map(|prefix| unknown(&open).find(|one| one.prefix == *prefix))
+            .map(|one| one.of)
+            .sum();
+        if in_question <= sorting {
+            sorted(sides, blocks, &wanted, &mut open)?;
+            break;
+        }
+        let width = DIGIT.min(shift);
+        let counts = count(sides, blocks, &wanted, width);
+        shift -= width;
+        for one in open.iter_mut().filter(|one| one.value.is_none()) {
+            let slot = wanted.prefixes.iter().position(|prefix| *prefix == one.prefix)?;
             let mut below = 0;
-            let digit = digits.iter().position(|n| {
-                below += n;
-                below >= *rank
-            })?;
-            let n = digits.get(digit).copied()?;
-            *rank -= below - n;
-            *prefix = *prefix << 16 | digit as u64;
-            if !prefixes.contains(prefix) {
-                prefixes.push(*prefix);
-                in_question += n;
-            }
-        }
-        if level < 3 && in_question <= sorting {
-            return sorted(left, right, &open, shift);
+            let (digit, (n, longer)) =
+                counts.get(slot)?.iter().enumerate().find(|(_, (n, _))| {
+                    below += n;
+                    below >= one.rank
+                })?;
+            one.rank -= below - n;
+            one.of = *n;
+            one.prefix = one.prefix << width | digit as u64;
+            one.value = (*longer == 0).then_some(one.prefix << shift);
         }
     }
-    Some(open.iter().map(|(bits, _)| f64::from_bits(*bits)).collect())
-}
-
-/// Calls `each` with the bits of every finite difference of a block.
-fn differences(
-    left: &View<'_>,
-    right: &View<'_>,
-    buffers: &mut Buffers,
-    at: usize,
-    mut each: impl FnMut(u64),
-) {
-    let elements = left.elements();
-    let size = block_of(elements);
-    let (start, length) = (at * size, size.min(elements - at * size));
-    values(left.element, left.block(start, length, &mut buffers.left), &mut buffers.left_values);
-    values(
-        right.element,
-        right.block(start, length, &mut buffers.right),
-        &mut buffers.right_values,
-    );
-    for (a, b) in buffers.left_values.iter().zip(&buffers.right_values) {
-        if a.is_finite() && b.is_finite() {
-            each((a - b).abs().to_bits());
-        }
+    let mut out = [0.0; 5];
+    for (to, one) in out.iter_mut().zip(open) {
+        *to = f64::from_bits(one.value?);
     }
+    Some(out)
 }
 
-/// Shares the blocks among as many accumulators as there are threads; counts commute, so the result depends on no schedule.
-fn shared<T: Send>(
-    left: &View<'_>,
+fn unknown(open: &[Open; 5]) -> impl Iterator<Item = &Open> {
+    open.iter().filter(|one| one.value.is_none())
+}
+
+/// The distinct prefixes that are in question.
+fn wanted(open: &[Open; 5], shift: u32) -> Wanted {
+    // No finite difference has every bit set.
+    let mut prefixes = [u64::MAX; 5];
+    let mut listed: Vec<u64> = unknown(open).map(|one| one.prefix).collect();
+    listed.dedup();
+    for (slot, prefix) in prefixes.iter_mut().zip(listed) {
+        *slot = prefix;
+    }
+    Wanted { shift, prefixes }
+}
+
+/// Gives every difference that is looked for to the accumulator of a thread: the slot of its prefix, and its bits.
+fn pass<T: Send>(
+    (left, right): (&View<'_>, &View<'_>),
+    blocks: Blocks,
+    wanted: &Wanted,
     new: impl Fn() -> T + Sync,
-    each: impl Fn(&mut T, &mut Buffers, usize) + Sync,
+    each: impl Fn(&mut T, usize, u64) + Sync,
 ) -> Vec<T> {
-    let elements = left.elements();
-    let blocks = elements.div_ceil(block_of(elements));
-    let threads = rayon::current_num_threads().max(1);
-    (0..threads)
-        .into_par_iter()
-        .map(|thread| {
-            let (mut own, mut buffers) = (new(), Buffers::default());
-            for at in (thread..blocks).step_by(threads) {
-                each(&mut own, &mut buffers, at);
+    let same = left.element == right.element;
+    let wide = left.element.dtype().filter(|_| same).and_then(Wide::of);
+    let state = || (new(), Buffers::default(), Vec::new(), Vec::new(), Vec::new());
+    let workers = shared(blocks.count(), state, |(own, buffers, hits, lefts, rights), at| {
+        let (l, r) = blocks.bytes(at, (left, right), buffers);
+        hits.clear();
+        if let Some(wide) = wide {
+            wide.picked(l, r, wanted, hits);
+        } else {
+            values(left.element, l, lefts);
+            values(right.element, r, rights);
+            for (a, b) in lefts.iter_mut().zip(rights) {
+                *a = (*a - *b).abs();
             }
-            own
-        })
-        .collect()
+            wanted.take(lefts, hits);
+        }
+        for bits in &*hits {
+            let prefix = bits >> wanted.shift;
+            if let Some(slot) = wanted.prefixes.iter().position(|known| *known == prefix) {
+                each(own, slot, *bits);
+            }
+        }
+    });
+    workers.into_iter().map(|(own, ..)| own).collect()
 }
 
-fn count(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> Slots {
-    let zeros = vec![0; 1 << 16];
-    let new = || Slots::new(open, &zeros);
-    let above = |bits: u64| if shift == 48 { 0 } else { bits >> (shift + 16) };
-    let each = |own: &mut Slots, buffers: &mut Buffers, at: usize| {
-        differences(left, right, buffers, at, |bits| {
-            let digits = own.get_mut(above(bits));
-            let digit = usize::try_from(bits >> shift & 0xffff).unwrap_or(0);
-            if let Some(slot) = digits.and_then(|digits| digits.get_mut(digit)) {
-                *slot += 1;
-            }
-        });
+/// By slot and digit: how many, and how many of them with a bit set behind the digit.
+fn count(
+    sides: (&View<'_>, &View<'_>),
+    blocks: Blocks,
+    wanted: &Wanted,
+    width: u32,
+) -> Vec<Vec<(u64, u64)>> {
+    let shift = wanted.shift - width;
+    let new = || vec![Vec::new(); wanted.prefixes.len()];
+    let each = |own: &mut Vec<Vec<(u64, u64)>>, slot: usize, bits: u64| {
+        let Some(digits) = own.get_mut(slot) else { return };
+        if digits.is_empty() {
+            digits.resize(1 << width, (0, 0));
+        }
+        let digit = usize::try_from(bits >> shift & ((1 << width) - 1)).unwrap_or(0);
+        if let Some((n, longer)) = digits.get_mut(digit) {
+            *n += 1;
+            *longer += u64::from(bits & ((1 << shift) - 1) != 0);
+        }
     };
     let mut total = new();
-    for own in shared(left, new, each) {
-        for (prefix, digits) in own.0 {
-            let Some(sum) = total.get_mut(prefix) else { continue };
-            for (sum, n) in sum.iter_mut().zip(digits) {
-                *sum += n;
+    for own in pass(sides, blocks, wanted, new, each) {
+        for (sum, digits) in total.iter_mut().zip(own) {
+            if sum.is_empty() {
+                *sum = digits;
+                continue;
+            }
+            for ((n, longer), (more, bits)) in sum.iter_mut().zip(digits) {
+                *n += more;
+                *longer += bits;
             }
         }
     }
@@ -166,31 +184,32 @@ fn count(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> 
 }
 
 /// The values in question, sorted: the last step where few are left.
-fn sorted(left: &View<'_>, right: &View<'_>, open: &[(u64, u64)], shift: u32) -> Option<Vec<f64>> {
-    let new = || Slots::new(open, &[]);
-    let each = |own: &mut Slots, buffers: &mut Buffers, at: usize| {
-        differences(left, right, buffers, at, |bits| {
-            if let Some(list) = own.get_mut(bits >> shift) {
-                list.push(bits);
-            }
-        });
+fn sorted(
+    sides: (&View<'_>, &View<'_>),
+    blocks: Blocks,
+    wanted: &Wanted,
+    open: &mut [Open; 5],
+) -> Option<()> {
+    let new = || vec![Vec::new(); wanted.prefixes.len()];
+    let each = |own: &mut Vec<Vec<u64>>, slot: usize, bits: u64| {
+        if let Some(list) = own.get_mut(slot) {
+            list.push(bits);
+        }
     };
     let mut total = new();
-    for own in shared(left, new, each) {
-        for (prefix, list) in own.0 {
-            if let Some(all) = total.get_mut(prefix) {
-                all.extend(list);
-            }
+    for own in pass(sides, blocks, wanted, new, each) {
+        for (all, list) in total.iter_mut().zip(own) {
+            all.extend(list);
         }
     }
-    total.0.iter_mut().for_each(|(_, list)| list.sort_unstable());
-    let value = |(prefix, rank): &(u64, u64)| {
-        let at = usize::try_from(rank.checked_sub(1)?).ok()?;
-        total.get(*prefix)?.get(at).map(|bits| f64::from_bits(*bits))
-    };
-    open.iter().map(value).collect()
+    total.iter_mut().for_each(|list| list.sort_unstable());
+    for one in open.iter_mut().filter(|one| one.value.is_none()) {
+        let slot = wanted.prefixes.iter().position(|prefix| *prefix == one.prefix)?;
+        let at = usize::try_from(one.rank.checked_sub(1)?).ok()?;
+        one.value = Some(*total.get(slot)?.get(at)?);
+    }
+    Some(())
 }
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -226,10 +245,15 @@ mod tests {
         write_safetensors(&path, &BTreeMap::new(), &tensors).unwrap();
         let set = read(&path, &ReadOptions::default()).unwrap();
         let (a, b) = (View::of(&set.tensors[0]), View::of(&set.tensors[1]));
-        let ranks = [1, 30_000, 50_002, 90_003, 99_999, 100_003];
-        let expected: Vec<f64> = ranks.iter().map(|rank| sorted[*rank as usize - 1]).collect();
+        let ranks = [1, 50_002, 90_003, 99_999, 100_003];
+        let expected = ranks.map(|rank| sorted[rank as usize - 1]);
+        let mut histogram = Histogram::narrow();
+        sorted.iter().for_each(|value| histogram.one(*value));
+        histogram.join(Histogram::narrow());
+        let blocks = Blocks::of(n);
         for sorting in [0, 100, 1 << 20] {
-            assert_eq!(select(&a, &b, &ranks, sorting).unwrap(), expected, "{sorting}");
+            let found = select((&a, &b), blocks, &mut histogram, ranks, sorting).unwrap();
+            assert_eq!(found, expected, "{sorting}");
         }
     }
 }

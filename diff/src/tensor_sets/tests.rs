@@ -250,3 +250,125 @@ fn maps_that_are_none_are_refused_with_their_reason() {
     let json = r#"{"pairs": [{"left": "a", "right": "b"}], "order": ["a"]}"#;
     assert!(NameMap::parse(json, "map.json").is_ok());
 }
+
+#[test]
+fn whole_numbers_beyond_the_fraction_of_f64_are_told_apart() {
+    let home = Home::new();
+    let set = |name: &str, text: &str| {
+        let path = home.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        read(&path, &ReadOptions::default()).unwrap()
+    };
+    // 2^53 + 1 against 2^53: equal as f64.
+    let (odd, even) =
+        (set("a.json", "[9007199254740993, 1]"), set("b.json", "[9007199254740992, 1]"));
+    let pair = compared(&odd, &even, &SetOptions::default()).pairs.remove(0);
+    assert_eq!((pair.status, pair.figures.equal), (Status::Diverged, 1), "{}", pair.why);
+    assert_eq!(compared(&even, &odd, &SetOptions::default()).verdict, Verdict::Diverged);
+    let (a, b) = (set("c.json", "[9007199254740993, 2]"), set("d.json", "[9007199254740993, 2]"));
+    assert_eq!(compared(&a, &b, &SetOptions::default()).verdict, Verdict::Identical);
+}
+
+/// Figures of two lists, by plain loops in f64 over a full sort.
+fn by_loops(left: &[f32], right: &[f32]) -> Figures {
+    let pairs: Vec<(f64, f64)> =
+        left.iter().zip(right).map(|(a, b)| (f64::from(*a), f64::from(*b))).collect();
+    let finite: Vec<(f64, f64)> =
+        pairs.iter().copied().filter(|(a, b)| a.is_finite() && b.is_finite()).collect();
+    let mut apart: Vec<f64> = finite.iter().map(|(a, b)| (a - b).abs()).collect();
+    let nonzero: Vec<f64> =
+        finite.iter().filter(|(a, _)| a.abs() > 0.0).map(|(a, b)| (a - b).abs() / a.abs()).collect();
+    let sum: f64 = apart.iter().sum();
+    let n = finite.len() as f64;
+    apart.sort_by(f64::total_cmp);
+    let rank = |per_mille: usize| apart[(finite.len() * per_mille).div_ceil(1000) - 1];
+    Figures {
+        elements: pairs.len() as u64,
+        equal: left.iter().zip(right).filter(|(a, b)| a.to_bits() == b.to_bits()).count() as u64,
+        mean_abs: Some(sum / n),
+        mean_rel: Some(nonzero.iter().sum::<f64>() / nonzero.len() as f64),
+        max_rel: nonzero.iter().copied().reduce(f64::max),
+        max_abs: apart.last().copied(),
+        abs_quantiles: Some(crate::report::Quantiles {
+            n: finite.len() as u64,
+            mean: sum / n,
+            p50: rank(500),
+            p90: rank(900),
+            p95: rank(950),
+            p99: rank(990),
+            p999: rank(999),
+            max: apart.last().copied().unwrap(),
+        }),
+        ..Figures::default()
+    }
+}
+
+#[test]
+fn figures_over_many_blocks_are_those_of_plain_loops() {
+    let home = Home::new();
+    let n = 3 * 65_536 + 777;
+    let base = noise(n, 31);
+    // A block of equal values, one of small noise, one of unrelated values, a rest with values that are not finite.
+    let other = noise(n, 32);
+    let target: Vec<f32> = (0..n)
+        .map(|at| match at / 65_536 {
+            0 => base[at],
+            1 => base[at] * (1.0 + 0.01 * other[at]),
+            _ if at % 301 == 0 && at > 3 * 65_536 => f32::NEG_INFINITY,
+            _ => other[at],
+        })
+        .collect();
+    type Make = fn(&str, &[usize], &[f32]) -> Tensor;
+    let half = |values: &[f32]| -> Vec<f32> {
+        values.iter().map(|value| bf16::from_f32(*value).to_f32()).collect()
+    };
+    let cases: [(&str, Make, Vec<f32>, Vec<f32>); 2] = [
+        ("single", f32s, base.clone(), target.clone()),
+        ("brain", bf16s, half(&base), half(&target)),
+    ];
+    for (name, make, left, right) in cases {
+        let expected = by_loops(&left, &right);
+        let (a, b) = (
+            home.set(&format!("{name}_a"), &[make("t", &[n], &base)]),
+            home.set(&format!("{name}_b"), &[make("t", &[n], &target)]),
+        );
+        let pair = compared(&a, &b, &SetOptions::default()).pairs.remove(0);
+        let found = &pair.figures;
+        let near = |a: Option<f64>, b: Option<f64>| {
+            let (a, b) = (a.unwrap(), b.unwrap());
+            // Sums of n positive terms in another order: n roundings at most, of 1.1e-16 each.
+            assert!((a - b).abs() <= 2e-11 * b.abs(), "{name}: {a} {b}");
+        };
+        assert_eq!((found.elements, found.equal), (expected.elements, expected.equal), "{name}");
+        near(found.mean_abs, expected.mean_abs);
+        near(found.mean_rel, expected.mean_rel);
+        assert_eq!((found.max_abs, found.max_rel), (expected.max_abs, expected.max_rel), "{name}");
+        let (q, e) = (found.abs_quantiles.clone().unwrap(), expected.abs_quantiles.unwrap());
+        assert_eq!(
+            (q.n, q.p50, q.p90, q.p95, q.p99, q.p999, q.max),
+            (e.n, e.p50, e.p90, e.p95, e.p99, e.p999, e.max),
+            "{name}"
+        );
+        // Distances, counted one by one: both patterns as ranks.
+        let rank = |value: &f32| {
+            let bits = if name == "single" {
+                i64::from(value.to_bits())
+            } else {
+                i64::from(bf16::from_f32(*value).to_bits())
+            };
+            let top = if name == "single" { 1_i64 << 31 } else { 1 << 15 };
+            if bits & top == 0 { bits } else { -(bits & (top - 1)) }
+        };
+        for bin in &found.ulp_histogram {
+            let within = left.iter().zip(&right).filter(|(a, b)| {
+                let distance = rank(a).abs_diff(rank(b));
+                a.is_finite() && b.is_finite() && (bin.from..=bin.to).contains(&distance)
+            });
+            assert_eq!(within.count() as u64, bin.elements, "{name} {}..={}", bin.from, bin.to);
+        }
+        let counted: u64 = found.ulp_histogram.iter().map(|bin| bin.elements).sum();
+        assert_eq!(counted, q.n, "{name}");
+        let odd = (3 * 65_536 + 1..n).find(|at| at % 301 == 0).unwrap() as u64;
+        assert_eq!(found.worst.as_ref().unwrap().index, [odd], "{name}");
+    }
+}

@@ -2,7 +2,10 @@
 
 use lockstep_traces::DType;
 
-use super::lanes;
+pub(crate) use super::lanes::Wanted;
+use super::lanes::{self, Compared};
+use super::stored::{Brain, Half, Single};
+use super::tally::Tally;
 
 /// Figures of one block or of all blocks so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -89,15 +92,62 @@ impl Element for i64 {
 
 /// Compares two blocks of equal length element by element.
 pub(crate) fn compare_block(dtype: DType, left: &[u8], right: &[u8]) -> Sums {
+    if let Some(wide) = Wide::of(dtype) {
+        return wide.compare(left, right, None).sums;
+    }
     match dtype {
-        DType::F32 => lanes::compare::<lanes::Single, 4>(left, right),
-        DType::F16 => lanes::compare::<lanes::Half, 2>(left, right),
-        DType::Bf16 => lanes::compare::<lanes::Brain, 2>(left, right),
         DType::F64 => elements(left, right, f64::from_le_bytes),
         DType::I32 => elements(left, right, i32::from_le_bytes),
         DType::I16 => elements(left, right, i16::from_le_bytes),
         DType::I64 => elements(left, right, i64::from_le_bytes),
         DType::U8 => elements(left, right, u8::from_le_bytes),
+        DType::F32 | DType::F16 | DType::Bf16 => unreachable!("has a vector form"),
+    }
+}
+
+/// The types that have a vector form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wide {
+    Single,
+    Half,
+    Brain,
+}
+
+impl Wide {
+    pub(crate) const fn of(dtype: DType) -> Option<Self> {
+        Some(match dtype {
+            DType::F32 => Self::Single,
+            DType::F16 => Self::Half,
+            DType::Bf16 => Self::Brain,
+            _ => return None,
+        })
+    }
+
+    /// Compares two blocks of equal length; with a tally, what it counts is counted.
+    pub(crate) fn compare(self, left: &[u8], right: &[u8], tally: Option<&mut Tally>) -> Compared {
+        match self {
+            Self::Single => lanes::compare::<Single, 4>(left, right, tally),
+            Self::Half => lanes::compare::<Half, 2>(left, right, tally),
+            Self::Brain => lanes::compare::<Brain, 2>(left, right, tally),
+        }
+    }
+
+    /// Of a block that both sides share: the sum of the squares of its finite values, their number, and how many of them are not 0.
+    pub(crate) fn shared(self, bytes: &[u8]) -> (f64, u64, u64) {
+        match self {
+            Self::Single => lanes::shared::<Single, 4>(bytes),
+            Self::Half => lanes::shared::<Half, 2>(bytes),
+            Self::Brain => lanes::shared::<Brain, 2>(bytes),
+        }
+    }
+
+    /// Appends the bits of the differences that are looked for.
+    pub(crate) fn picked(self, left: &[u8], right: &[u8], wanted: &Wanted, out: &mut Vec<u64>) {
+        match self {
+            Self::Single => lanes::picked::<Single, 4>(left, right, wanted, out),
+            Self::Half => lanes::picked::<Half, 2>(left, right, wanted, out),
+            Self::Brain => lanes::picked::<Brain, 2>(left, right, wanted, out),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `export`: a run in a foreign layout.
 
 use lockstep_traces::store::RunReader;
+use lockstep_traces::tensor_runs;
 use lockstep_traces::trtmc::{self, DumpExport, TraceExport};
 use serde_json::json;
 
@@ -19,6 +20,10 @@ pub(crate) fn execute(args: &ExportArgs, format: Format) -> anyhow::Result<Statu
         ExportKind::TrtmcDump => {
             let sample = the_sample(&run, args)?;
             trtmc::export_dump(&run, &sample, args.ordinal, &args.out, DumpExport::default())?;
+        }
+        ExportKind::Npy => tensor_runs::export_npy(&run, args.sample.as_deref(), &args.out)?,
+        ExportKind::Safetensors => {
+            tensor_runs::export_safetensors(&run, args.sample.as_deref(), &args.out)?;
         }
     }
     let path = args.out.display().to_string();

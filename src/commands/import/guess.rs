@@ -11,6 +11,11 @@ use crate::cli::ImportKind;
 const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
     (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
     (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
+    (ImportKind::SglangDump, |path| super::tensors::is(path, ImportKind::SglangDump)),
+    (ImportKind::Polygraphy, |path| super::tensors::is(path, ImportKind::Polygraphy)),
+    (ImportKind::TrtllmDebug, |path| super::tensors::is(path, ImportKind::TrtllmDebug)),
+    (ImportKind::Msprobe, |path| super::tensors::is(path, ImportKind::Msprobe)),
+    (ImportKind::Tensors, |path| super::tensors::is(path, ImportKind::Tensors)),
 ];
 
 fn is_artifact(path: &Path, kind: ArtifactKind) -> bool {

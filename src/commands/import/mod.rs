@@ -1,6 +1,7 @@
 //! `import`: a foreign file or folder becomes a run.
 
 mod guess;
+mod tensors;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -48,5 +49,10 @@ fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<
             let options = DumpImport { divide_length: args.divide_length, sample_id: None };
             trtmc::import_dump(path, &options, &args.out)?
         }
+        ImportKind::SglangDump
+        | ImportKind::Polygraphy
+        | ImportKind::TrtllmDebug
+        | ImportKind::Msprobe
+        | ImportKind::Tensors => tensors::import(kind, path, args)?,
     })
 }

@@ -108,7 +108,7 @@ fn parse(sample_id: &str, name: &str) -> Option<DumpId> {
 }
 
 /// The sample id of a folder name; `None` where [`DumpId::relative_path`] would not write it so.
-fn decode(name: &str) -> Option<String> {
+pub(crate) fn decode(name: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = name.bytes();
     if name != "%" {

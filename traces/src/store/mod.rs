@@ -19,6 +19,7 @@ pub(crate) mod resume;
 mod samples;
 mod steps;
 mod stream;
+pub(crate) mod streamed;
 mod sums;
 mod tensors;
 mod writer;
@@ -27,6 +28,7 @@ mod writer;
 mod tests;
 
 pub use columns::{StepColumn, StepColumns, StepQuery};
+pub(crate) use dumps::decode as sample_of_folder;
 pub use dumps::write_dump;
 pub(crate) use format::replace_file;
 pub use reader::RunReader;

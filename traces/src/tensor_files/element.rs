@@ -98,6 +98,50 @@ impl Element {
         }
     }
 
+    /// Name in the header of a safetensors file.
+    #[must_use]
+    pub const fn safetensors(self) -> &'static str {
+        match self {
+            Self::F64 => "F64",
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::F8E4M3 => "F8_E4M3",
+            Self::F8E5M2 => "F8_E5M2",
+            Self::F8E4M3Fnuz => "F8_E4M3FNUZ",
+            Self::F8E5M2Fnuz => "F8_E5M2FNUZ",
+            Self::I64 => "I64",
+            Self::I32 => "I32",
+            Self::I16 => "I16",
+            Self::I8 => "I8",
+            Self::U64 => "U64",
+            Self::U32 => "U32",
+            Self::U16 => "U16",
+            Self::U8 => "U8",
+            Self::Bool => "BOOL",
+        }
+    }
+
+    /// Type code of NumPy with its byte order; `None` for the types that NumPy does not have.
+    #[must_use]
+    pub const fn numpy(self) -> Option<&'static str> {
+        Some(match self {
+            Self::F64 => "<f8",
+            Self::F32 => "<f4",
+            Self::F16 => "<f2",
+            Self::I64 => "<i8",
+            Self::I32 => "<i4",
+            Self::I16 => "<i2",
+            Self::I8 => "|i1",
+            Self::U64 => "<u8",
+            Self::U32 => "<u4",
+            Self::U16 => "<u2",
+            Self::U8 => "|u1",
+            Self::Bool => "|b1",
+            _ => return None,
+        })
+    }
+
     /// A floating-point type?
     #[must_use]
     pub const fn is_float(self) -> bool {

@@ -213,7 +213,8 @@ pub(super) fn content(
         if safetensors::is_index(bytes) {
             return Ok(part("safetensors shards", safetensors::sharded(path, file)?));
         }
-        return Ok(part("JSON numbers", json::tensors(path, file)?));
+        let (tensors, remarks) = json::tensors(path, file)?;
+        return Ok(Part { format: "JSON numbers", tensors, remarks, ..Part::default() });
     }
     match extension(path).as_str() {
         "npy" | "npz" | "pt" | "pth" => {

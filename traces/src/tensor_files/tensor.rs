@@ -8,8 +8,8 @@ use super::source::Storage;
 use crate::TraceError;
 use crate::store::fail::malformed;
 
-/// Elements at most of a tensor that has more of them than its bytes hold (strides of 0).
-const EXPANDED_LIMIT: u64 = 1 << 32;
+/// Elements at most of a tensor that has more of them than its bytes hold (strides of 0): such a view costs no bytes and any time.
+const EXPANDED_LIMIT: u64 = 1 << 31;
 /// Axes at most.
 const RANK_LIMIT: usize = 64;
 
@@ -106,7 +106,10 @@ impl PlainTensor {
             return Err(fault(
                 path,
                 name,
-                format!("shape {shape:?} expands {have} stored elements too far"),
+                format!(
+                    "shape {shape:?} repeats {have} stored elements; up to {EXPANDED_LIMIT} elements of a repeating view are read, save \
+                     what it repeats"
+                ),
             ));
         }
         Ok(Self {
@@ -145,6 +148,88 @@ impl PlainTensor {
             .iter()
             .zip(self.strides.iter().zip(dense))
             .all(|(size, (a, b))| *size == 1 || *a == b)
+    }
+
+    /// The same elements with the axes in another order: axis `i` of the result is axis `order[i]`.
+    ///
+    /// # Errors
+    /// [`TraceError::Tensor`] where `order` does not name every axis once.
+    pub fn permuted(&self, order: &[usize]) -> Result<Self, TraceError> {
+        let mut named = order.to_vec();
+        named.sort_unstable();
+        if !named.iter().copied().eq(0..self.shape.len()) {
+            let what =
+                format!("has {} axes; {order:?} does not name each of them once", self.shape.len());
+            return Err(fault(&self.path, &self.name, what));
+        }
+        let pick =
+            |list: &[usize]| order.iter().filter_map(|axis| list.get(*axis).copied()).collect();
+        Ok(Self { shape: pick(&self.shape), strides: pick(&self.strides), ..self.clone() })
+    }
+
+    /// Slice `at` of the first axis; `None` where there is none.
+    #[must_use]
+    pub fn slice(&self, at: usize) -> Option<Self> {
+        let ((size, shape), (stride, strides)) =
+            (self.shape.split_first()?, self.strides.split_first()?);
+        (at < *size).then(|| Self {
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+            offset: self.offset + at * stride,
+            ..self.clone()
+        })
+    }
+
+    /// Writes the elements in row-major order, little-endian, through a small buffer.
+    ///
+    /// # Errors
+    /// What `out` says.
+    pub fn write_to(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        if self.elements() == 0 {
+            return Ok(());
+        }
+        let width = self.element.size();
+        // Trailing axes without gaps are copied in one piece.
+        let (mut inner, mut run) = (0, 1_usize);
+        for (size, stride) in self.shape.iter().zip(&self.strides).rev() {
+            if *size != 1 && *stride != run {
+                break;
+            }
+            run *= size;
+            inner += 1;
+        }
+        let outer = self.shape.len() - inner;
+        let mut index = vec![0; outer];
+        let mut turned = Vec::new();
+        loop {
+            let at = index.iter().zip(&self.strides).map(|(at, stride)| at * stride).sum::<usize>();
+            let from = (self.offset + at) * width;
+            let bytes = self
+                .bytes()
+                .get(from..from + run * width)
+                .ok_or(std::io::ErrorKind::UnexpectedEof)?;
+            if self.big_endian {
+                for part in bytes.chunks(width << 12) {
+                    turned.clear();
+                    part.chunks(width).for_each(|element| turned.extend(element.iter().rev()));
+                    out.write_all(&turned)?;
+                }
+            } else {
+                out.write_all(bytes)?;
+            }
+            let mut done = true;
+            for (slot, size) in index.iter_mut().zip(&self.shape).rev() {
+                *slot += 1;
+                if *slot < *size {
+                    done = false;
+                    break;
+                }
+                *slot = 0;
+            }
+            if done {
+                return Ok(());
+            }
+        }
     }
 
     /// Holds the bytes against the checksum of their container, where it states one.

@@ -294,9 +294,71 @@ fn lists_of_numbers_in_json_are_tensors_by_their_keys() {
         set.tensors.iter().map(|t| (t.name.as_str(), t.shape.as_slice())).collect();
     assert_eq!(found, [("logits", [2, 2].as_slice()), ("ragged.0", &[1]), ("ragged.1", &[2])]);
     assert_eq!(values(&set.tensors[0]), [1.0, 2.5, 3.0, -4.0]);
+    // n, name, both members of `mixed`, and the empty list.
+    assert_eq!(set.remarks.len(), 1);
+    assert!(
+        set.remarks[0].starts_with("5 values") && set.remarks[0].contains("`meta.n`"),
+        "{:?}",
+        set.remarks
+    );
     std::fs::write(&path, "{\"a\": [1,\n 2,, 3]}").unwrap();
     let error = read(&path, &ReadOptions::default()).unwrap_err();
     assert!(matches!(error, TraceError::Json { line: 2, .. }), "{error}");
+}
+
+#[test]
+fn whole_numbers_in_json_are_exact_or_refused_and_keys_come_once() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("x.json");
+    let opened = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        read(&path, &ReadOptions::default())
+    };
+    // 2^53 and a number that f64 holds stay f64; 2^53 + 1 does not.
+    for (text, element, bytes) in [
+        (
+            "[9007199254740992, 18014398509481984]",
+            Element::F64,
+            9_007_199_254_740_992_f64.to_le_bytes(),
+        ),
+        ("[9007199254740993, -1]", Element::I64, 9_007_199_254_740_993_i64.to_le_bytes()),
+        ("[18446744073709551615, 1]", Element::U64, [255; 8]),
+    ] {
+        let set = opened(text).unwrap();
+        assert_eq!(
+            (set.tensors[0].element, &set.tensors[0].bytes()[..8]),
+            (element, &bytes[..]),
+            "{text}"
+        );
+    }
+    for (text, part) in [
+        ("[9007199254740993, 0.5]", "save the two apart"),
+        ("[18446744073709551615, -1]", "negative"),
+        (
+            "{\"a\": [1],\n \"b\": \"99999999999999999999\", \"c\": [18446744073709551616]}",
+            "line 2: the whole number 18446744073709551616",
+        ),
+        ("{\"a\": [1],\n \"a\": [2]}", "`a` comes twice"),
+    ] {
+        let error = opened(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+    assert!(opened("[1e30, 2]").is_ok());
+}
+
+#[test]
+fn a_view_that_repeats_a_few_bytes_billions_of_times_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("x");
+    std::fs::write(&path, [0; 8]).unwrap();
+    let file = super::source::Mapped::open(&path).unwrap();
+    let view = |size: usize| {
+        let storage = super::tensor::range(&path, &file, 0..8).unwrap();
+        PlainTensor::strided("x", &path, Element::F32, (vec![size, 2], vec![0, 1], 0), storage)
+    };
+    assert_eq!(view(1 << 30).unwrap().elements(), 1 << 31);
+    let error = view(1_500_000_000).unwrap_err().to_string();
+    assert!(error.contains("repeats 2 stored elements") && error.contains("2147483648"), "{error}");
 }
 
 #[test]

@@ -90,8 +90,8 @@ pub(super) fn build(
         remarks
             .push(format!("objects of {} were not read and not executed", found.opaque.join(", ")));
     }
-    if found.others > 0 && found.tensors.is_empty() {
-        remarks.push(format!("{} values, none of them a tensor", found.others));
+    if found.others > 0 {
+        remarks.push(format!("{} values are no tensors and are not compared", found.others));
     }
     let mut tensors = Vec::new();
     for (name, tensor) in found.tensors {

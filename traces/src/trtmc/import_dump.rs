@@ -7,10 +7,11 @@ use std::path::Path;
 use super::bins::{BinFile, Bins, GatherFault, gather_faults};
 use super::import_trace::sample;
 use super::keep::KeepDump;
-use super::layout::{Streamed, write_streamed};
 use super::ordinal::{Ordinal, true_ordinal};
 use crate::manifest::Producer;
 use crate::store::RunWriter;
+use crate::store::streamed::{Streamed, write_streamed};
+use crate::tensor_files::Element;
 use crate::{DType, DumpId, EventRow, Manifest, RecordPlan, TraceError, TraceSink as _};
 
 /// What a keep dump does not say.
@@ -179,7 +180,7 @@ fn transposed(name: String, bin: &BinFile) -> Streamed<'_> {
         }
         Ok(())
     };
-    Streamed { name, dtype: DType::F32, shape: vec![heads, rows, dim], write: Box::new(write) }
+    Streamed { name, element: Element::F32, shape: vec![heads, rows, dim], write: Box::new(write) }
 }
 
 fn event(dump: &KeepDump, sample_id: &str, ordinal: u32, path: String) -> EventRow {

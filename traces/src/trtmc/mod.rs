@@ -6,7 +6,6 @@ mod export_trace;
 mod import_dump;
 mod import_trace;
 mod keep;
-mod layout;
 mod ordinal;
 
 pub use bins::{BinFile, Bins, GatherFault, LayerBins, Part, gather_faults};

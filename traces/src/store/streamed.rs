@@ -6,53 +6,60 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::store::fail::{io, malformed};
-use crate::store::replace_file;
-use crate::{DType, TraceError};
+use super::fail::{io, malformed};
+use super::format::replace_file;
+use crate::TraceError;
+use crate::tensor_files::Element;
 
 /// Writes the bytes of one tensor.
 type WriteBytes<'a> = dyn Fn(&mut dyn Write) -> std::io::Result<()> + 'a;
 
-/// One tensor of four-byte elements and what writes its little-endian bytes.
-pub(super) struct Streamed<'a> {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) shape: Vec<usize>,
-    pub(super) write: Box<WriteBytes<'a>>,
+/// One tensor and what writes its little-endian bytes.
+pub(crate) struct Streamed<'a> {
+    pub(crate) name: String,
+    pub(crate) element: Element,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) write: Box<WriteBytes<'a>>,
 }
 
 impl<'a> Streamed<'a> {
     /// A table of positions or rows, `[heads, count]`.
-    pub(super) fn table(name: &str, heads: &'a [Vec<u32>]) -> Self {
+    pub(crate) fn table(name: &str, heads: &'a [Vec<u32>]) -> Self {
         let count = heads.first().map_or(0, Vec::len);
         let write = move |out: &mut dyn Write| {
             heads.iter().flatten().try_for_each(|value| out.write_all(&value.to_le_bytes()))
         };
         Self {
             name: name.to_owned(),
-            dtype: DType::I32,
+            element: Element::I32,
             shape: vec![heads.len(), count],
             write: Box::new(write),
         }
     }
 
     fn bytes(&self) -> Option<usize> {
-        self.shape.iter().try_fold(self.dtype.size(), |bytes, &size| bytes.checked_mul(size))
+        self.shape.iter().try_fold(self.element.size(), |bytes, &size| bytes.checked_mul(size))
     }
 }
 
-/// Writes `tensors` in order of their names.
-pub(super) fn write_streamed(
+/// Writes `tensors` by falling element size, then by name, so that every element lies at a multiple of its size.
+pub(crate) fn write_streamed(
     path: &Path,
     metadata: &BTreeMap<String, String>,
     mut tensors: Vec<Streamed<'_>>,
 ) -> Result<(), TraceError> {
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let order = |tensor: &Streamed<'_>| std::cmp::Reverse(tensor.element.size());
+    tensors.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.name.cmp(&b.name)));
+    if let Some([twice, _]) =
+        tensors.windows(2).find(|two| matches!(two, [a, b] if a.name == b.name))
+    {
+        return Err(malformed(path, format!("two tensors would be called `{}`", twice.name)));
+    }
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), json!(metadata));
     let mut offset = 0_usize;
     for tensor in &tensors {
-        let word = if tensor.dtype == DType::I32 { "I32" } else { "F32" };
+        let word = tensor.element.safetensors();
         let end = tensor
             .bytes()
             .and_then(|bytes| offset.checked_add(bytes))
