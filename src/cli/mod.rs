@@ -8,6 +8,7 @@ mod evaluate;
 mod foreign;
 mod loose;
 mod ops;
+mod parse;
 mod run;
 mod sampler;
 mod score;
@@ -29,6 +30,7 @@ pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs}
 pub(crate) use foreign::{ExportArgs, ExportKind, ImportArgs, ImportKind};
 pub(crate) use loose::{CheckCompactionArgs, CheckLogitsArgs, StyleArg};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
+pub(crate) use parse::{Refused, parse};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
