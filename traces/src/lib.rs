@@ -20,6 +20,7 @@ pub mod hash;
 pub mod limits;
 pub mod logprobs;
 pub mod manifest;
+pub mod parquet_trace;
 pub mod plan;
 pub mod responses;
 pub mod rows;
