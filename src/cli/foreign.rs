@@ -13,6 +13,8 @@ pub(crate) enum ImportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// Parquet file of step rows: `steps.parquet` of a run, or a table with such columns.
+    ParquetTrace,
 }
 
 /// Layouts in which a run is written.

@@ -1,24 +1,33 @@
 //! Inputs that several verbs read: traces with their samples, datasets, faults.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context as _;
 use lockstep_diff::Side;
 use lockstep_runtime::engine::Request;
 use lockstep_traces::hash::sha256_file;
+use lockstep_traces::limits::TokenIds;
 use lockstep_traces::store::{RunReader, is_run};
-use lockstep_traces::{Cause, Loaded, SampleRow};
+use lockstep_traces::{Cause, Loaded, SampleRow, TokenTexts};
 use serde::Deserialize;
 
 use crate::exit::usage;
 
 /// A trace with its finished samples, ready for a comparison.
+#[derive(Clone)]
 pub(crate) struct Trace {
     pub(crate) label: String,
     pub(crate) loaded: Loaded,
     pub(crate) samples: Vec<SampleRow>,
     /// sha256 of the manifest of a run.
     pub(crate) identity: Option<String>,
+    /// What its ids stand for, where they only number texts.
+    token_texts: Option<TokenTexts>,
+    /// Its ids were brought to one numbering with the other side's.
+    pub(crate) joint: bool,
+    /// Bytes of the tokens of that numbering, where no tokenizer has it.
+    pub(crate) names: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Trace {
@@ -30,7 +39,34 @@ impl Trace {
         } else {
             (Vec::new(), None)
         };
-        Ok(Self { label: path.display().to_string(), loaded, samples, identity })
+        let invented = loaded.manifest.limits.token_ids == TokenIds::Invented;
+        let token_texts = if invented { TokenTexts::read(path)? } else { None };
+        let label = path.display().to_string();
+        Ok(Self {
+            label,
+            loaded,
+            samples,
+            identity,
+            token_texts,
+            joint: false,
+            names: BTreeMap::new(),
+        })
+    }
+
+    /// Its ids only number texts.
+    pub(crate) fn numbers_texts(&self) -> bool {
+        self.loaded.manifest.limits.token_ids == TokenIds::Invented
+    }
+
+    /// What its ids stand for.
+    pub(crate) fn texts(&self) -> anyhow::Result<&TokenTexts> {
+        self.token_texts.as_ref().ok_or_else(|| {
+            anyhow::anyhow!(
+                "{}: its token ids number texts, and {} is missing; import the run again",
+                self.label,
+                lockstep_traces::token_texts::FILE
+            )
+        })
     }
 
     /// Drops the rows of every other sample.
@@ -48,7 +84,7 @@ impl Trace {
 
     /// Gives the samples the ids that those of `other` bear, in order.
     pub(crate) fn rename_as(&mut self, other: &Self) {
-        let map: std::collections::BTreeMap<String, String> =
+        let map: BTreeMap<String, String> =
             self.loaded.samples.iter().cloned().zip(other.loaded.samples.iter().cloned()).collect();
         let rename = |id: &mut String| {
             if let Some(new) = map.get(id.as_str()) {

@@ -16,6 +16,7 @@ mod inputs;
 mod inspect;
 mod logprobs;
 mod loose;
+mod numbering;
 mod ops;
 mod pages;
 mod recording;

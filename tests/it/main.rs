@@ -10,6 +10,7 @@ mod faults;
 mod gguf;
 mod kit;
 mod layering;
+mod limits;
 mod misuse;
 mod ops;
 mod readme;

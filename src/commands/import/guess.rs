@@ -9,6 +9,7 @@ use crate::cli::ImportKind;
 
 /// Recognisers, the narrowest first: a layout that another one contains comes before it.
 const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
+    (ImportKind::ParquetTrace, lockstep_traces::parquet_trace::is_parquet),
     (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
     (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
 ];

@@ -43,7 +43,9 @@ pub(crate) fn execute(args: &ImportArgs, format: Format) -> anyhow::Result<Statu
 /// Reads `path` as `kind` into the run folder; what was read around comes back, one line each.
 fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<String>> {
     Ok(match kind {
-        ImportKind::TrtmcTrace => trtmc::import_trace(path, args.prompt_len, &args.out)?,
+        ImportKind::TrtmcTrace | ImportKind::ParquetTrace => {
+            trtmc::import_trace(path, args.prompt_len, &args.out)?
+        }
         ImportKind::TrtmcDump => {
             let options = DumpImport { divide_length: args.divide_length, sample_id: None };
             trtmc::import_dump(path, &options, &args.out)?

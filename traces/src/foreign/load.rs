@@ -5,6 +5,7 @@ use std::path::Path;
 use super::assemble::assemble;
 use super::read::read;
 use super::table::ForeignOptions;
+use crate::parquet_trace;
 use crate::store::{RunReader, StepColumns, StepQuery};
 use crate::{EventRow, Manifest, Status, TraceError};
 
@@ -25,7 +26,8 @@ pub struct Loaded {
 }
 
 /// Loads a run directory (complete or incomplete) or a foreign trace file: a TensorRT-Model-Connect step trace, a
-/// position trace or replay rows with exact counts, or a neutral trace ([`super::Dialect`]). Files are told apart by
+/// position trace or replay rows with exact counts, a neutral trace ([`super::Dialect`]), or a Parquet file of step rows
+/// ([`crate::parquet_trace`]). Files are told apart by
 /// their keys, never by their names.
 ///
 /// # Errors
@@ -39,7 +41,13 @@ pub fn load(path: &Path) -> Result<Loaded, TraceError> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, options: &ForeignOptions) -> Result<Loaded, TraceError> {
-    if path.is_dir() { load_run(path) } else { assemble(path, read(path, options)?, options) }
+    if path.is_dir() {
+        load_run(path)
+    } else if parquet_trace::is_parquet(path) {
+        parquet_trace::load(path, options)
+    } else {
+        assemble(path, read(path, options)?, options)
+    }
 }
 
 fn load_run(dir: &Path) -> Result<Loaded, TraceError> {

@@ -30,5 +30,6 @@ pub use columns::{StepColumn, StepColumns, StepQuery};
 pub use dumps::write_dump;
 pub(crate) use format::replace_file;
 pub use reader::RunReader;
+pub(crate) use sums::SummedFile;
 pub use tensors::{DumpFile, TensorView, write_safetensors};
 pub use writer::{RunWriter, is_run};
