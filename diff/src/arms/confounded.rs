@@ -112,7 +112,11 @@ impl<'a> Divided<'a> {
     }
 
     /// Arms that would make controlled pairs for a level: each baseline arm with this level, each arm of this level with the baseline's.
-    pub(super) fn missing(&self, levels: &[&Value], confounders: &[Confounder]) -> Vec<MissingControl> {
+    pub(super) fn missing(
+        &self,
+        levels: &[&Value],
+        confounders: &[Confounder],
+    ) -> Vec<MissingControl> {
         let mut out: Vec<(Vec<Value>, MissingControl)> = Vec::new();
         let mut want = |arm: &Arm, level: &Value| {
             let mut wanted = arm.levels.clone();

@@ -160,63 +160,110 @@ fn conclude(table: &ArmTable, tolerance: f64, report: &mut ArmReport) {
             format!("the difference may not be put down to {factor}: {why}")
         }
         Verdict::Diverged => {
-            format!("the difference is not of {factor}: controlled pairs do not differ ({})", of("contradicted"))
+            format!(
+                "the difference is not of {factor}: controlled pairs do not differ ({})",
+                of("contradicted")
+            )
         }
-        _ => format!("the difference may be put down to {factor}: every controlled pair differs ({})", of("supported")),
+        _ => format!(
+            "the difference may be put down to {factor}: every controlled pair differs ({})",
+            of("supported")
+        ),
     };
 }
 
 fn findings(report: &ArmReport) -> Vec<ArmFinding> {
-    let mut out = Vec::new();
-    let factor = &report.factor;
-    let of = |outcome: &'static str| report.levels.iter().filter(move |one| one.outcome == outcome);
-    if of("confounded").next().is_some() {
-        let always: Vec<_> = report.confounders.iter().filter(|one| one.always).collect();
-        for one in always.iter().filter(|one| one.part_of.is_none()) {
-            let title = format!("{factor} and {} change together in every arm: fully confounded", one.factor);
-            out.push(ArmFinding::new("fully_confounded", title));
-        }
-        if always.is_empty() {
-            let names: Vec<&str> = report.confounders.iter().map(|one| one.factor.as_str()).collect();
-            let title = format!("in every pair another factor differs too: {}", names.join(", "));
-            out.push(ArmFinding::new("jointly_confounded", title));
-        }
+    let mut out = confounded(report);
+    out.extend(controls(report));
+    // Where a control supports the attribution, what else the arms share explains nothing.
+    if !report.attributable {
+        out.extend(hints(report));
     }
-    for one in of("contradicted") {
-        for pair in one.controlled.iter().filter(|pair| !pair.differs) {
-            let title = format!("{} and {} differ in {factor} alone and score the same", pair.baseline, pair.arm);
+    let none = report.levels.iter().all(|one| one.outcome == "no_effect");
+    if let Some(noise) = report.repeat_difference.filter(|_| none) {
+        let title =
+            format!("arms equal in every factor differ by {noise}: no difference is larger");
+        out.push(ArmFinding::new("noise_above_effect", title));
+    }
+    out
+}
+
+fn confounded(report: &ArmReport) -> Vec<ArmFinding> {
+    let factor = &report.factor;
+    if !report.levels.iter().any(|one| one.outcome == "confounded") {
+        return Vec::new();
+    }
+    let always: Vec<_> = report.confounders.iter().filter(|one| one.always).collect();
+    if always.is_empty() {
+        let names: Vec<&str> = report.confounders.iter().map(|one| one.factor.as_str()).collect();
+        let title = format!("in every pair another factor differs too: {}", names.join(", "));
+        return vec![ArmFinding::new("jointly_confounded", title)];
+    }
+    let own = always.iter().filter(|one| one.part_of.is_none());
+    own.map(|one| {
+        let title =
+            format!("{factor} and {} change together in every arm: fully confounded", one.factor);
+        ArmFinding::new("fully_confounded", title)
+    })
+    .collect()
+}
+
+fn controls(report: &ArmReport) -> Vec<ArmFinding> {
+    let (factor, mut out) = (&report.factor, Vec::new());
+    for one in report.levels.iter().filter(|one| one.outcome == "contradicted") {
+        for pair in &one.controlled {
+            let (left, right) = (&pair.baseline, &pair.arm);
+            let title = format!("{left} and {right} differ in {factor} alone and score the same");
             out.push(ArmFinding::new("control_contradicts", title));
         }
     }
-    for one in of("interaction") {
-        let title = format!("{factor} = {} changes the score in some controlled pairs and not, or the other way, in others", said(&one.level));
+    for one in report.levels.iter().filter(|one| one.outcome == "interaction") {
+        let title = format!(
+            "{factor} = {} changes the score in some controlled pairs and not, or the other way, in others",
+            said(&one.level)
+        );
         out.push(ArmFinding::new("controls_disagree", title));
     }
     for control in &report.missing_controls {
-        let title = format!("missing control: {} (pairs with {})", control.words, control.controls.join(", "));
+        let pairs = control.controls.join(", ");
+        let title = format!("missing control: {} (pairs with {pairs})", control.words);
         out.push(ArmFinding::new("missing_control", title));
     }
-    let open = !report.attributable;
-    if let (Some(score), true) = (report.same_score, open) {
-        let title = format!("{} score the same {score} at different levels of {factor}: this points to what they share", report.affected.join(", "));
+    out
+}
+
+/// What points elsewhere.
+fn hints(report: &ArmReport) -> Vec<ArmFinding> {
+    let (factor, mut out) = (&report.factor, Vec::new());
+    if let Some(score) = report.same_score {
+        let title = format!(
+            "{} score the same {score} at different levels of {factor}: this points to what they share",
+            report.affected.join(", ")
+        );
         out.push(ArmFinding::new("same_at_every_level", title));
     }
-    for one in report.shared_by_affected.iter().filter(|one| open && one.also_unaffected.is_empty()) {
-        let title = format!("every affected arm has {} = {}, and no other arm has it", one.factor, said(&one.level));
+    for one in report.shared_by_affected.iter().filter(|one| one.also_unaffected.is_empty()) {
+        let level = said(&one.level);
+        let title =
+            format!("every affected arm has {} = {level}, and no other arm has it", one.factor);
         out.push(ArmFinding::new("goes_with", title));
     }
-    for one in report.odd_lengths.iter().filter(|_| open) {
+    for one in &report.odd_lengths {
         let also = if one.unaffected.is_empty() {
             String::new()
         } else {
             format!("; unaffected {} has it too", one.unaffected.join(", "))
         };
-        let title = format!("{} {} mod {} = {}: the length of {} is no multiple of {}{also}", one.factor, one.length, one.block, one.remainder, one.affected.join(", "), one.block);
+        let title = format!(
+            "{} {} mod {} = {}: the length of {} is no multiple of {}{also}",
+            one.factor,
+            one.length,
+            one.block,
+            one.remainder,
+            one.affected.join(", "),
+            one.block
+        );
         out.push(ArmFinding::new("odd_length", title));
-    }
-    if let Some(noise) = report.repeat_difference.filter(|_| report.levels.iter().all(|one| one.outcome == "no_effect")) {
-        let title = format!("arms equal in every factor differ by {noise}: no difference is larger");
-        out.push(ArmFinding::new("noise_above_effect", title));
     }
     out
 }

@@ -7,7 +7,11 @@ use super::confounded::Divided;
 use super::{OddLength, SharedLevel};
 
 /// Levels that all affected arms have.
-pub(super) fn shared(divided: &Divided<'_>, affected: &[&Arm], unaffected: &[&Arm]) -> Vec<SharedLevel> {
+pub(super) fn shared(
+    divided: &Divided<'_>,
+    affected: &[&Arm],
+    unaffected: &[&Arm],
+) -> Vec<SharedLevel> {
     let Some(first) = affected.first() else { return Vec::new() };
     let mut out = Vec::new();
     for (column, factor) in divided.table.factors.iter().enumerate() {

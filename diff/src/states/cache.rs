@@ -162,7 +162,10 @@ fn said(form: &CacheStates) -> Rule {
     let words = if form.window {
         format!("the last {rows} rows, the newest among them")
     } else {
-        format!("the first {} rows for ever and the last {} of the others, the newest among them", form.sink, form.recent)
+        format!(
+            "the first {} rows for ever and the last {} of the others, the newest among them",
+            form.sink, form.recent
+        )
     };
     Rule { sink: form.sink, recent: form.recent, rows, words }
 }
@@ -204,7 +207,8 @@ fn implementation(
         length_equals_rows: step.tokens == (form.sink + form.recent) as u64,
         title: fault_words(step),
     });
-    let row_counts: Vec<usize> = steps.iter().map(|step| step.observed.iter().flatten().count()).collect();
+    let row_counts: Vec<usize> =
+        steps.iter().map(|step| step.observed.iter().flatten().count()).collect();
     let counts_right =
         steps.iter().zip(&row_counts).all(|(step, count)| step.expected.len() == *count);
     let (recognised, not_excluded) =
@@ -304,13 +308,22 @@ fn findings(report: &CacheReport) -> Vec<StateFinding> {
         }
         let any = |test: &dyn Fn(&&StateOfStep) -> bool| one.steps.iter().find(|step| test(step));
         if let Some(step) = any(&|step| !step.sinks_missing.is_empty()) {
-            let title = format!("sink {} is lost after {} tokens", ranges(&step.sinks_missing), step.tokens);
+            let title = format!(
+                "sink {} is lost after {} tokens",
+                ranges(&step.sinks_missing),
+                step.tokens
+            );
             out.push(StateFinding::new("sink_lost", of, title));
         }
         if let Some(step) = any(&|step| step.missing.len() > step.sinks_missing.len()) {
-            let recent: Vec<u64> =
-                step.missing.iter().filter(|row| !step.sinks_missing.contains(row)).copied().collect();
-            let title = format!("recent row {} is lost after {} tokens", ranges(&recent), step.tokens);
+            let recent: Vec<u64> = step
+                .missing
+                .iter()
+                .filter(|row| !step.sinks_missing.contains(row))
+                .copied()
+                .collect();
+            let title =
+                format!("recent row {} is lost after {} tokens", ranges(&recent), step.tokens);
             out.push(StateFinding::new("recent_lost", of, title));
         }
         for name in &one.recognised {
@@ -326,7 +339,10 @@ fn findings(report: &CacheReport) -> Vec<StateFinding> {
             .filter(|one| !one.right && one.counts_right)
             .map(|one| one.name.as_str())
             .collect();
-        let title = format!("the row counts of {} are those of the rule: counts do not reveal it", hidden.join(", "));
+        let title = format!(
+            "the row counts of {} are those of the rule: counts do not reveal it",
+            hidden.join(", ")
+        );
         out.push(StateFinding::new("counts_equal", "", title));
     }
     out
@@ -369,7 +385,9 @@ fn conclude(form: &CacheStates, report: &mut CacheReport) {
             let list: Vec<String> = report
                 .implementations
                 .iter()
-                .filter_map(|one| Some(format!("{}: {}", one.name, one.first_fault.as_ref()?.title)))
+                .filter_map(|one| {
+                    Some(format!("{}: {}", one.name, one.first_fault.as_ref()?.title))
+                })
                 .collect();
             list.join("; ")
         }

@@ -58,10 +58,15 @@ pub(super) fn subsets(ops: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// The name and words of a subset.
-pub(super) fn named(subset: &[usize], ops: &[usize], nothing: &'static str) -> (&'static str, String) {
+pub(super) fn named(
+    subset: &[usize],
+    ops: &[usize],
+    nothing: &'static str,
+) -> (&'static str, String) {
     let one = |op: Option<&usize>| op.is_some_and(|op| subset == [*op]);
     if subset.is_empty() {
-        let words = if nothing == "no_rotation" { "no rotation at all" } else { "no operation at all" };
+        let words =
+            if nothing == "no_rotation" { "no rotation at all" } else { "no operation at all" };
         (nothing, words.to_owned())
     } else if one(ops.last()) {
         ("only_last_shift", "only the last operation was applied".to_owned())
@@ -95,12 +100,21 @@ pub(super) fn of_angles(right: &Moved) -> Vec<Hypothesis> {
         out.push(Hypothesis { name, ops: subset, words, applied });
     }
     let mut add = |name, words: &str, weight: &dyn Fn(usize) -> i64| {
-        out.push(Hypothesis { name, ops: Vec::new(), words: words.to_owned(), applied: sum(weight) });
+        out.push(Hypothesis {
+            name,
+            ops: Vec::new(),
+            words: words.to_owned(),
+            applied: sum(weight),
+        });
     };
-    add("only_when_rows_leave", "keys are turned only where rows were removed before the shift", &|op| {
-        let start = moving.iter().rev().find(|other| **other < op).map_or(0, |other| other + 1);
-        i64::from(right.removing[start..op].contains(&true))
-    });
+    add(
+        "only_when_rows_leave",
+        "keys are turned only where rows were removed before the shift",
+        &|op| {
+            let start = moving.iter().rev().find(|other| **other < op).map_or(0, |other| other + 1);
+            i64::from(right.removing[start..op].contains(&true))
+        },
+    );
     add("turned_backwards", "keys are turned the other way", &|_| -1);
     add("turned_twice", "every shift is applied twice", &|_| 2);
     if moving.len() > 1 {

@@ -110,7 +110,11 @@ pub fn check(form: &Shifts) -> ShiftReport {
         positions: right.positions.clone(),
         shifted_cells: indices(cells.iter().map(shifted)),
         nothing_removed: !right.removing.contains(&true),
-        observed_positions: form.positions.iter().map(|list| positions(form, &right, list)).collect(),
+        observed_positions: form
+            .positions
+            .iter()
+            .map(|list| positions(form, &right, list))
+            .collect(),
         observed_angles: form
             .angles
             .iter()
@@ -190,13 +194,12 @@ fn angles(
         .zip(observed)
         .map(|(cell, observed)| Some(error(form, (*observed)?, cell.angle?)))
         .collect();
-    let wrong_cells = indices(cells.iter().zip(&errors).map(|(cell, error)| {
-        match (cell.angle, error) {
+    let wrong_cells =
+        indices(cells.iter().zip(&errors).map(|(cell, error)| match (cell.angle, error) {
             (Some(angle), Some(error)) => error.abs() > tolerance(angle),
             (Some(_), None) => true,
             (None, _) => false,
-        }
-    }));
+        }));
     let right = wrong_cells.is_empty();
     let mut fits: Vec<RotationFit> = hypotheses
         .iter()
@@ -223,7 +226,8 @@ fn angles(
     fits.retain(|fit| fit.all() || fit.name != "only_shifts");
     let (recognised, not_excluded) =
         if right { (Vec::new(), fitting(&fits)) } else { (fitting(&fits), Vec::new()) };
-    let in_positions = errors.iter().zip(&form.theta).map(|(error, theta)| error.map(|e| e / theta));
+    let in_positions =
+        errors.iter().zip(&form.theta).map(|(error, theta)| error.map(|e| e / theta));
     AngleList {
         name: name.to_owned(),
         right,
@@ -281,21 +285,29 @@ fn conclude(form: &Shifts, report: &mut ShiftReport) {
     });
     let slow = slow.count();
     if slow > 0 {
-        report.limits.push(format!("{slow} cells turn too little a position to show a shift by one"));
+        report
+            .limits
+            .push(format!("{slow} cells turn too little a position to show a shift by one"));
     }
     if form.angles.is_empty() {
-        report.limits.push("no angle was observed: whether keys were turned is not shown".to_owned());
+        report
+            .limits
+            .push("no angle was observed: whether keys were turned is not shown".to_owned());
     }
     for list in report.observed_angles.iter().filter(|list| !list.not_excluded.is_empty()) {
         let names = list.not_excluded.join(", ");
         report.limits.push(format!("{}: these angles would also come from {names}", list.name));
     }
-    for list in report.observed_angles.iter().filter(|list| !list.right && list.recognised.is_empty()) {
+    for list in
+        report.observed_angles.iter().filter(|list| !list.right && list.recognised.is_empty())
+    {
         report.limits.push(format!("{}: no known mistake gives all of its angles", list.name));
     }
     let wrong: Vec<&str> = (report.observed_positions.iter().filter(|list| !list.right))
         .map(|list| list.name.as_str())
-        .chain(report.observed_angles.iter().filter(|list| !list.right).map(|list| list.name.as_str()))
+        .chain(
+            report.observed_angles.iter().filter(|list| !list.right).map(|list| list.name.as_str()),
+        )
         .collect();
     let lists = form.positions.len() + form.angles.len();
     let why = if lists == 0 {
@@ -303,7 +315,8 @@ fn conclude(form: &Shifts, report: &mut ShiftReport) {
     } else if report.shifted_cells.is_empty() && report.nothing_removed {
         Some("no operation moves or removes a cell")
     } else {
-        (slow > 0 && !form.angles.is_empty()).then_some("cells turn too little to show a shift by one")
+        (slow > 0 && !form.angles.is_empty())
+            .then_some("cells turn too little to show a shift by one")
     };
     report.summary = match (wrong.is_empty(), why) {
         (true, Some(why)) => why.to_owned(),

@@ -138,7 +138,9 @@ fn convention(form: &VisibleKeys) -> String {
             format!("sliding_window = {window} is the current key and {} before it", window - 1)
         }
         (Some(window), false) => {
-            format!("sliding_window = {window} is {window} keys before the current one, which is seen too")
+            format!(
+                "sliding_window = {window} is {window} keys before the current one, which is seen too"
+            )
         }
     }
 }
@@ -159,14 +161,16 @@ fn same(keys: &[u64], wanted: std::ops::RangeInclusive<u64>) -> bool {
 fn engine_window(form: &VisibleKeys, engine: &EngineKeys, window: Option<u64>) -> EngineWindow {
     let queries = || (form.first_query..).zip(&engine.keys);
     let first_fault = window.and_then(|window| {
-        queries().find(|(query, keys)| !same(keys, window_of(*query, window))).map(|(query, keys)| {
-            let wanted = window_of(query, window);
-            let surplus = keys.iter().filter(|key| !wanted.contains(key)).copied().collect();
-            let seen: BTreeSet<u64> = keys.iter().copied().collect();
-            let expected: Vec<u64> = wanted.collect();
-            let missing = expected.iter().filter(|key| !seen.contains(key)).copied().collect();
-            QueryFault { query, expected, missing, surplus }
-        })
+        queries().find(|(query, keys)| !same(keys, window_of(*query, window))).map(
+            |(query, keys)| {
+                let wanted = window_of(query, window);
+                let surplus = keys.iter().filter(|key| !wanted.contains(key)).copied().collect();
+                let seen: BTreeSet<u64> = keys.iter().copied().collect();
+                let expected: Vec<u64> = wanted.collect();
+                let missing = expected.iter().filter(|key| !seen.contains(key)).copied().collect();
+                QueryFault { query, expected, missing, surplus }
+            },
+        )
     });
     let (shape, size) = shape(form.first_query, &engine.keys);
     EngineWindow {
@@ -192,14 +196,13 @@ fn engine_window(form: &VisibleKeys, engine: &EngineKeys, window: Option<u64>) -
 fn saturation(first: u64, keys: &[Vec<u64>]) -> Option<u64> {
     let most = keys.last()?.len() as u64;
     let cut = (first..).zip(keys).any(|(query, _)| query + 1 > most);
-    let stays = (first..)
-        .zip(keys)
-        .all(|(query, keys)| keys.len() as u64 == most.min(query + 1));
+    let stays = (first..).zip(keys).all(|(query, keys)| keys.len() as u64 == most.min(query + 1));
     (cut && stays).then_some(most)
 }
 
 fn shape(first: u64, keys: &[Vec<u64>]) -> (Option<String>, Option<u64>) {
-    let Some(most) = keys.iter().map(|keys| keys.len() as u64).max().filter(|most| *most > 0) else {
+    let Some(most) = keys.iter().map(|keys| keys.len() as u64).max().filter(|most| *most > 0)
+    else {
         return (None, None);
     };
     let all = |wanted: &dyn Fn(u64) -> std::ops::RangeInclusive<u64>| {
@@ -254,7 +257,8 @@ fn findings(report: &VisibleReport, window: Option<u64>) -> Vec<StateFinding> {
     for engine in &report.engines {
         let of = engine.name.as_str();
         if !engine.sees_future.is_empty() {
-            let title = format!("queries {} see keys behind themselves", ranges(&engine.sees_future));
+            let title =
+                format!("queries {} see keys behind themselves", ranges(&engine.sees_future));
             out.push(StateFinding::new("sees_future", of, title));
         }
         if !engine.lacks_own.is_empty() {
@@ -265,24 +269,38 @@ fn findings(report: &VisibleReport, window: Option<u64>) -> Vec<StateFinding> {
         let named = match (engine.shape.as_deref(), engine.size) {
             (Some("window"), Some(size)) if size == window + 1 => Some((
                 "one_key_more",
-                format!("sees {size} keys where the window has {window}: a kernel that counts the keys to the left needs {}", window - 1),
+                format!(
+                    "sees {size} keys where the window has {window}: a kernel that counts the keys to the left needs {}",
+                    window - 1
+                ),
             )),
             (Some("window"), Some(size)) if size + 1 == window => {
                 Some(("one_key_less", format!("sees {size} keys where the window has {window}")))
             }
-            (Some("window"), Some(size)) => {
-                Some(("other_window", format!("sees the last {size} keys where the window has {window}")))
+            (Some("window"), Some(size)) => Some((
+                "other_window",
+                format!("sees the last {size} keys where the window has {window}"),
+            )),
+            (Some("chunk"), Some(size)) => Some((
+                "chunked",
+                format!(
+                    "sees the keys since the last multiple of {size}, not a window that slides"
+                ),
+            )),
+            (Some(_), _) => {
+                Some(("no_window", "sees all keys so far: no window is applied".to_owned()))
             }
-            (Some("chunk"), Some(size)) => {
-                Some(("chunked", format!("sees the keys since the last multiple of {size}, not a window that slides")))
-            }
-            (Some(_), _) => Some(("no_window", "sees all keys so far: no window is applied".to_owned())),
             (None, _) => None,
         };
         let (name, title) = named.unwrap_or_else(|| {
             ("other_keys", "sees keys that no window, chunk or causal mask gives".to_owned())
         });
-        let place = format!("{title}; first at query {} (surplus {}, missing {})", fault.query, listed(&fault.surplus), listed(&fault.missing));
+        let place = format!(
+            "{title}; first at query {} (surplus {}, missing {})",
+            fault.query,
+            listed(&fault.surplus),
+            listed(&fault.missing)
+        );
         out.push(StateFinding::new(name, of, place));
     }
     out
@@ -295,9 +313,12 @@ fn listed(keys: &[u64]) -> String {
 fn conclude(form: &VisibleKeys, keys: Option<u64>, report: &mut VisibleReport) {
     let lengths: BTreeSet<usize> = form.engines.iter().map(|engine| engine.keys.len()).collect();
     if lengths.len() > 1 {
-        report.limits.push("engines have different numbers of queries: only common ones were compared".to_owned());
+        report.limits.push(
+            "engines have different numbers of queries: only common ones were compared".to_owned(),
+        );
     }
-    let past = |engine: &EngineKeys| form.first_query + engine.keys.len() as u64 > keys.unwrap_or(0);
+    let past =
+        |engine: &EngineKeys| form.first_query + engine.keys.len() as u64 > keys.unwrap_or(0);
     let parted = report.pairs.iter().any(|pair| pair.first_difference.is_some());
     let wrong = report.engines.iter().any(|engine| engine.first_fault.is_some());
     let empty = form.engines.iter().any(|engine| engine.keys.is_empty());
@@ -332,7 +353,8 @@ fn summary(report: &VisibleReport) -> String {
         }
     }
     if report.window.is_some() {
-        let names = if report.agrees.is_empty() { "none".to_owned() } else { report.agrees.join(", ") };
+        let names =
+            if report.agrees.is_empty() { "none".to_owned() } else { report.agrees.join(", ") };
         parts.push(format!("agrees with the window: {names}"));
     }
     if let Verdict::Incomparable { why } = &report.verdict {

@@ -80,7 +80,10 @@ impl ArmTable {
         }
         let arms = raw.into_iter().map(|(name, levels, effect)| {
             let level = |factor: &String| {
-                levels.iter().find(|(name, _)| name == factor).map_or(Value::Null, |(_, v)| v.clone())
+                levels
+                    .iter()
+                    .find(|(name, _)| name == factor)
+                    .map_or(Value::Null, |(_, v)| v.clone())
             };
             Arm { name, levels: factors.iter().map(level).collect(), effect }
         });

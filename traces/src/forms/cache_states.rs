@@ -83,8 +83,7 @@ impl CacheStates {
             let what = format!("holds {} rows; the rule keeps {}", start.len(), sink + recent);
             return Err(form.need(&["start"])?.fault(what));
         }
-        let mut out =
-            Self { sink, recent, window, start, steps: Vec::new(), names: Vec::new() };
+        let mut out = Self { sink, recent, window, start, steps: Vec::new(), names: Vec::new() };
         let mut last = out.start.last().copied();
         let mut tokens = out.start.len() as u64;
         for step in form.need(&["steps"])?.list()? {
@@ -118,7 +117,9 @@ fn rule(form: &Field<'_>) -> Result<(usize, usize, bool), TraceError> {
     let sink = form.get(&["sink", "sinks"]);
     let (sink, recent, is_window) = match (window, sink) {
         (Some(_), Some(_)) => {
-            return Err(form.fault("`window` and `sink` both stand here: write sinks with `recent`"));
+            return Err(
+                form.fault("`window` and `sink` both stand here: write sinks with `recent`")
+            );
         }
         (Some(window), None) => (0, size(window)?, true),
         (None, Some(sink)) => (size(sink)?, size(form.need(&["recent"])?)?, false),
@@ -160,7 +161,9 @@ fn rising(field: &Field<'_>, last: Option<u64>, rows: &[u64]) -> Result<(), Trac
     let mut before = last;
     for row in rows {
         if before.is_some_and(|before| before >= *row) {
-            return Err(field.fault(format!("position {row} does not come after the one before it")));
+            return Err(
+                field.fault(format!("position {row} does not come after the one before it"))
+            );
         }
         before = Some(*row);
     }
@@ -171,10 +174,11 @@ fn states(step: &Field<'_>) -> Result<Vec<CacheState>, TraceError> {
     let mut states = Vec::new();
     for (name, field) in step.members()? {
         if !["new", "after_tokens", "note"].contains(&name) {
-            let slots = field.list()?.iter().map(|slot| slot.maybe(Field::index)).collect::<Result<
-                Vec<_>,
-                _,
-            >>()?;
+            let slots = field
+                .list()?
+                .iter()
+                .map(|slot| slot.maybe(Field::index))
+                .collect::<Result<Vec<_>, _>>()?;
             states.push(CacheState { name: name.to_owned(), slots });
         }
     }

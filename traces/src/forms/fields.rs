@@ -120,7 +120,8 @@ impl<'a> Field<'a> {
     pub(super) fn only(&self, known: &[&str]) -> Result<(), TraceError> {
         match self.members()?.iter().find(|(key, _)| !known.contains(key)) {
             Some((key, field)) => {
-                Err(field.fault(format!("`{key}` is not known here; known are {}", known.join(", "))))
+                Err(field
+                    .fault(format!("`{key}` is not known here; known are {}", known.join(", "))))
             }
             None => Ok(()),
         }

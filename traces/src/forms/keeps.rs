@@ -53,16 +53,7 @@ impl KeepSpec {
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let node = root(path)?;
         let form = Field::root(path, &node);
-        form.only(&[
-            "amp",
-            "omega",
-            "phase",
-            "budget",
-            "time",
-            "trigger_rows",
-            "score",
-            "note",
-        ])?;
+        form.only(&["amp", "omega", "phase", "budget", "time", "trigger_rows", "score", "note"])?;
         let count = |field: Field<'_>| {
             usize::try_from(field.index()?).map_err(|_| field.fault("is too large"))
         };
@@ -96,8 +87,7 @@ impl KeptRows {
     pub fn read(path: &Path) -> Result<Vec<Self>, TraceError> {
         let node = root(path)?;
         let form = Field::root(path, &node);
-        let records =
-            if node.list().is_some() { form.list()? } else { vec![form.clone()] };
+        let records = if node.list().is_some() { form.list()? } else { vec![form.clone()] };
         let mut out: Vec<Self> = Vec::with_capacity(records.len());
         for record in &records {
             record.only(&["compaction", "absolute_position", "rows", "kept", "note"])?;
@@ -112,7 +102,8 @@ impl KeptRows {
             let absolute_position = record.need(&["absolute_position"])?.index()?;
             let rows = distinct(&record.need(&["rows"])?)?;
             if let Some(row) = rows.iter().find(|row| **row >= absolute_position) {
-                let what = format!("row {row} lies behind the absolute position {absolute_position}");
+                let what =
+                    format!("row {row} lies behind the absolute position {absolute_position}");
                 return Err(record.fault(what));
             }
             let mut kept = distinct(&record.need(&["kept"])?)?;
