@@ -1,7 +1,6 @@
 //! What else the table says of the arms with an effect: what they share, and lengths that fill no whole block.
 
 use lockstep_traces::forms::Arm;
-use serde_json::Value;
 
 use super::confounded::Divided;
 use super::{OddLength, SharedLevel};
@@ -56,7 +55,7 @@ pub(super) fn odd_lengths(
                 one.affected.push(arm.name.clone());
                 continue;
             }
-            let has = |arm: &&&Arm| *divided.level(arm, column) == Value::from(length);
+            let has = |arm: &&&Arm| divided.level(arm, column).as_u64() == Some(length);
             out.push(OddLength {
                 factor: factor.clone(),
                 length,

@@ -50,7 +50,7 @@ impl ArmTable {
         if records.len() > MOST_ARMS {
             return Err(form.fault(format!("{} arms; up to {MOST_ARMS} are judged", records.len())));
         }
-        let mut raw: Vec<(String, Vec<(String, Value)>, f64)> = Vec::with_capacity(records.len());
+        let mut raw: Vec<Raw> = Vec::with_capacity(records.len());
         let (mut factors, mut without_effect) = (Vec::new(), Vec::new());
         for (at, record) in records.iter().enumerate() {
             let mut flat = Vec::new();
@@ -90,6 +90,9 @@ impl ArmTable {
         Ok(Self { arms: arms.collect(), factors, without_effect })
     }
 }
+
+/// Name, levels by factor, and effect of an arm.
+type Raw = (String, Vec<(String, Value)>, f64);
 
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
