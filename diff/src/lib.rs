@@ -4,6 +4,7 @@
 
 mod align;
 pub mod answers;
+pub mod arms;
 pub mod audits;
 mod available;
 pub mod claims;
@@ -31,6 +32,7 @@ mod series;
 pub mod settings;
 mod side;
 mod splits;
+pub mod states;
 pub mod stats;
 pub mod tensor_sets;
 pub mod tensors;

@@ -12,6 +12,7 @@ mod parse;
 mod run;
 mod sampler;
 mod score;
+mod states;
 mod tensors;
 mod tokens;
 
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use audit::{AsideArgs, AuditArgs};
+pub(crate) use audit::{AsideArgs, AuditArgs, AuditCommand, AuditVerb};
 pub(crate) use bench::{BenchArgs, BenchCommand};
 pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
@@ -36,6 +37,7 @@ pub(crate) use run::{
 };
 pub(crate) use sampler::SamplerArgs;
 pub(crate) use score::{GateReference, ScoreArgs};
+pub(crate) use states::{ArmsArgs, FormArgs, KeepsetsArgs, RopeArgs};
 pub(crate) use tensors::{DetailArg, DiffTensorsArgs};
 pub(crate) use tokens::{CheckTokensArgs, DiffCommand, DiffLogprobsArgs, DiffTokensArgs, DiffVerb};
 
@@ -91,7 +93,7 @@ pub(crate) enum Command {
     /// Find the first places where two traces part. The baseline comes first.
     Diff(DiffVerb),
     /// Audit runs and artifacts: do they prove what they are used for?
-    Audit(AuditArgs),
+    Audit(AuditVerb),
     /// Check one run against what must hold.
     #[command(subcommand)]
     Check(CheckCommand),

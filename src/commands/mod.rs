@@ -23,20 +23,25 @@ mod recording;
 mod replay;
 mod replaying;
 mod report;
+mod rope;
 mod run;
 mod sampler;
 mod selection;
 mod settings;
+mod states;
 mod tensors;
 mod tokens;
 
-use crate::cli::{Cli, Command, DiffCommand};
+use crate::cli::{AuditCommand, Cli, Command, DiffCommand};
 use crate::exit::Status;
 
 /// Carries out the command line.
 pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
     match &cli.command {
-        Command::Audit(args) => audit::execute(args, cli.verbose, cli.format),
+        Command::Audit(verb) => match &verb.what {
+            Some(AuditCommand::Arms(args)) => audit::arms(args, cli.format),
+            None => audit::execute(&verb.evidence, cli.verbose, cli.format),
+        },
         Command::Check(command) => check::execute(command, cli.format),
         Command::Demo(args) => demo::execute(args, cli.format),
         Command::Replay(command) => replay::execute(command, cli.format),

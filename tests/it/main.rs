@@ -1,5 +1,6 @@
 //! Integration tests: the binary as a user types it. One test binary, since each would link everything again.
 
+mod arms;
 mod audit;
 mod badinput;
 mod commands;
@@ -8,6 +9,7 @@ mod device;
 mod evaluate;
 mod faults;
 mod gguf;
+mod keepsets;
 mod kit;
 mod layering;
 mod limits;
@@ -17,6 +19,7 @@ mod readme;
 mod record;
 mod sampler;
 mod score;
+mod states;
 mod story;
 mod tensors;
 mod tokens;

@@ -15,6 +15,7 @@ pub mod dtype;
 pub mod dump;
 pub mod error;
 pub mod foreign;
+pub mod forms;
 pub mod gguf;
 pub mod hash;
 pub mod limits;
