@@ -18,6 +18,7 @@ pub mod foreign;
 pub mod gguf;
 pub mod hash;
 pub mod limits;
+pub mod llamacpp;
 pub mod logprobs;
 pub mod manifest;
 pub mod plan;
