@@ -15,6 +15,7 @@ mod identity;
 mod inputs;
 mod keep;
 pub mod keepsets;
+pub mod kld;
 pub mod logprobs;
 pub mod loose;
 pub mod noise;
