@@ -9,6 +9,7 @@ mod evaluate;
 mod faults;
 mod gguf;
 mod kit;
+mod kld;
 mod layering;
 mod misuse;
 mod ops;
