@@ -19,6 +19,7 @@ mod inputs;
 mod keep;
 pub mod keepsets;
 mod lists;
+pub mod kld;
 pub mod logprobs;
 pub mod loose;
 pub mod noise;

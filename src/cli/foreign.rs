@@ -15,6 +15,12 @@ pub(crate) enum ImportKind {
     TrtmcDump,
     /// Parquet file of step rows: `steps.parquet` of a run, or a table with such columns.
     ParquetTrace,
+    /// KLD base file of llama-perplexity (`--save-all-logits`).
+    LlamaKld,
+    /// GGUF file of llama-results: tokens and their logits.
+    LlamaResults,
+    /// One row of f32 logits without a header, of llama-debug or a model-conversion script.
+    LlamaDebug,
 }
 
 /// Layouts in which a run is written.
@@ -24,6 +30,8 @@ pub(crate) enum ExportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// KLD base file of llama-perplexity, from a run with the logits of every row.
+    LlamaKld,
 }
 
 /// `import`.
@@ -45,6 +53,15 @@ pub(crate) struct ImportArgs {
     /// Divide length of the run, which a keep dump does not hold.
     #[arg(long)]
     pub(crate) divide_length: Option<u32>,
+    /// Values kept of each row, where the source has the whole vocabulary.
+    #[arg(long, value_name = "K", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub(crate) top_k: u32,
+    /// Entries of a row, where the file has no header.
+    #[arg(long, value_name = "N", conflicts_with = "model")]
+    pub(crate) vocab: Option<u32>,
+    /// Model folder or GGUF file, for the number of entries of a row.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) model: Option<PathBuf>,
 }
 
 impl ImportArgs {
@@ -97,4 +114,7 @@ pub(crate) struct ExportArgs {
     /// Round row counts up to a multiple of this.
     #[arg(long)]
     pub(crate) bucket_rows: Option<u32>,
+    /// Tokens of a chunk of a KLD base file: samples are cut into windows of this length.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=1 << 24))]
+    pub(crate) chunk_tokens: Option<u32>,
 }

@@ -6,6 +6,7 @@ mod check;
 mod claim;
 mod evaluate;
 mod foreign;
+mod kld;
 mod loose;
 mod ops;
 mod parse;
@@ -29,6 +30,7 @@ pub(crate) use check::{
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
 pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
 pub(crate) use foreign::{ExportArgs, ExportKind, ImportArgs, ImportKind};
+pub(crate) use kld::DiffKldArgs;
 pub(crate) use loose::{CheckCompactionArgs, CheckLogitsArgs, StyleArg};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use parse::{Refused, parse};

@@ -6,10 +6,12 @@ use std::path::Path;
 use anyhow::Context as _;
 use lockstep_diff::Side;
 use lockstep_runtime::engine::Request;
+use lockstep_runtime::weights::open_gguf;
+use lockstep_traces::gguf::{GgufArray, GgufValue, is_gguf};
 use lockstep_traces::hash::sha256_file;
 use lockstep_traces::limits::TokenIds;
 use lockstep_traces::store::{RunReader, is_run};
-use lockstep_traces::{Cause, Loaded, SampleRow, TokenTexts};
+use lockstep_traces::{Cause, Loaded, ModelConfig, SampleRow, TokenTexts};
 use serde::Deserialize;
 
 use crate::exit::usage;
@@ -223,4 +225,25 @@ pub(crate) fn request(
         gold: row.answer,
         seed_index: Some(row.seed_index.unwrap_or(index as u64)),
     })
+}
+
+/// Entries of a row of logits of a model: `vocab_size` of its config.json, or the tokens of a GGUF file.
+pub(crate) fn vocabulary(model: &Path) -> anyhow::Result<usize> {
+    let unknown = || {
+        usage(format!("--model {}: it does not say its vocabulary; give --vocab", model.display()))
+    };
+    if is_gguf(model) {
+        let (_, header) = open_gguf(model)?;
+        return match header.get("tokenizer.ggml.tokens") {
+            Some(GgufValue::Array(GgufArray(tokens))) => Ok(tokens.len()),
+            _ => Err(unknown()),
+        };
+    }
+    let config = ModelConfig::read(model)?;
+    config.vocab_size.ok_or_else(unknown)
+}
+
+/// A count of the command line.
+pub(crate) fn wide(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }

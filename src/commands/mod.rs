@@ -14,6 +14,7 @@ mod export;
 mod import;
 mod inputs;
 mod inspect;
+mod kld;
 mod logprobs;
 mod loose;
 mod numbering;
@@ -48,6 +49,7 @@ pub(crate) fn execute(cli: &Cli) -> anyhow::Result<Status> {
         Command::Diff(verb) => match (&verb.what, &verb.traces) {
             (Some(DiffCommand::Tokens(args)), _) => tokens::compare(args, cli.format),
             (Some(DiffCommand::Tensors(args)), _) => tensors::execute(args, cli.format),
+            (Some(DiffCommand::Kld(args)), _) => kld::execute(args, cli.format),
             (Some(DiffCommand::Logprobs(args)), _) => logprobs::compare(args, cli.format),
             (None, Some(args)) => diff::execute(args, cli.format),
             (None, None) => Err(crate::exit::usage("give a baseline and a target")),

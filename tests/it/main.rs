@@ -11,6 +11,7 @@ mod faults;
 mod gguf;
 mod keepsets;
 mod kit;
+mod kld;
 mod layering;
 mod limits;
 mod misuse;

@@ -19,6 +19,7 @@ pub mod forms;
 pub mod gguf;
 pub mod hash;
 pub mod limits;
+pub mod llamacpp;
 pub mod logprobs;
 pub mod manifest;
 pub mod parquet_trace;

@@ -4,12 +4,15 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 use lockstep_traces::artifacts::{self, ArtifactKind};
+use lockstep_traces::llamacpp;
 
 use crate::cli::ImportKind;
 
 /// Recognisers, the narrowest first: a layout that another one contains comes before it.
 const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
     (ImportKind::ParquetTrace, lockstep_traces::parquet_trace::is_parquet),
+    (ImportKind::LlamaKld, llamacpp::is_kld),
+    (ImportKind::LlamaResults, llamacpp::is_results),
     (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
     (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
 ];

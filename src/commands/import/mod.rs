@@ -5,9 +5,11 @@ mod guess;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lockstep_traces::llamacpp;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
+use super::inputs::{self, wide};
 use crate::cli::{Format, ImportArgs, ImportKind};
 use crate::console;
 use crate::exit::{Status, usage};
@@ -49,6 +51,15 @@ fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<
         ImportKind::TrtmcDump => {
             let options = DumpImport { divide_length: args.divide_length, sample_id: None };
             trtmc::import_dump(path, &options, &args.out)?
+        }
+        ImportKind::LlamaKld => llamacpp::import_kld(path, wide(args.top_k), &args.out)?,
+        ImportKind::LlamaResults => llamacpp::import_results(path, wide(args.top_k), &args.out)?,
+        ImportKind::LlamaDebug => {
+            let vocabulary = match &args.model {
+                Some(model) => Some(inputs::vocabulary(model)?),
+                None => args.vocab.map(wide),
+            };
+            llamacpp::import_debug(path, vocabulary, wide(args.top_k), &args.out)?
         }
     })
 }
