@@ -28,6 +28,7 @@ pub mod spec;
 pub mod stats;
 pub mod store;
 pub mod tensor_files;
+pub mod token_texts;
 pub mod tokens;
 pub mod trtmc;
 
@@ -47,3 +48,4 @@ pub use spec::{
     Aggregation, PolicyKind, PolicySpec, RuleSet, SamplingSpec, SelectionMode, Trigger,
 };
 pub use store::{DumpFile, RunReader, RunWriter, StepColumn, StepColumns, StepQuery, TensorView};
+pub use token_texts::{TokenText, TokenTexts};
