@@ -13,6 +13,36 @@ pub(crate) enum ImportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// Chat responses of the OpenAI API with log-probabilities.
+    OpenaiChat,
+    /// Completions responses of the OpenAI API with log-probabilities.
+    OpenaiCompletions,
+    /// Responses of vLLM, with the prompt's log-probabilities.
+    Vllm,
+    /// SGLang's own responses with log-probabilities.
+    SglangLogprobs,
+    /// llama-server's own responses with log-probabilities.
+    LlamaServer,
+    /// A folder of miles' `rank_*.json`, or one of them.
+    MilesLogprobs,
+}
+
+/// What log-probabilities went through before they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ValuesArg {
+    /// Nothing: log-softmax of the model's logits.
+    Raw,
+    /// Temperature or filters.
+    Processed,
+}
+
+/// Whose labels the tokens of a `rank_*.json` are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LabelsArg {
+    /// The row's own token.
+    Fed,
+    /// The token after the row.
+    Next,
 }
 
 /// Layouts in which a run is written.
@@ -22,6 +52,16 @@ pub(crate) enum ExportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// Chat responses of the OpenAI API, one a line; completions only.
+    OpenaiChat,
+    /// Completions responses of the OpenAI API, one a line; the prompt is echoed where the run has its rows.
+    OpenaiCompletions,
+    /// Responses of vLLM with ids for texts and the prompt's log-probabilities, one a line.
+    Vllm,
+    /// Neutral trace (JSON lines).
+    NeutralJsonl,
+    /// CSV, one line a row, the list in columns top1_id, top1_value, ...
+    Csv,
 }
 
 /// `import`.
@@ -43,6 +83,18 @@ pub(crate) struct ImportArgs {
     /// Divide length of the run, which a keep dump does not hold.
     #[arg(long)]
     pub(crate) divide_length: Option<u32>,
+    /// Model folder or GGUF file whose tokenizer finds the ids of tokens that a source names by text.
+    #[arg(long)]
+    pub(crate) model: Option<PathBuf>,
+    /// Token ids of the prompt (JSON list or numbers), where the source holds one prompt and not its ids.
+    #[arg(long)]
+    pub(crate) prompt_ids: Option<PathBuf>,
+    /// What log-probabilities went through, where the source does not say.
+    #[arg(long, value_enum)]
+    pub(crate) values: Option<ValuesArg>,
+    /// Whose labels the tokens of miles-logprobs are.
+    #[arg(long, value_enum)]
+    pub(crate) labels: Option<LabelsArg>,
 }
 
 impl ImportArgs {
@@ -95,4 +147,7 @@ pub(crate) struct ExportArgs {
     /// Round row counts up to a multiple of this.
     #[arg(long)]
     pub(crate) bucket_rows: Option<u32>,
+    /// Model folder or GGUF file whose tokenizer gives texts, for layouts that name tokens by text.
+    #[arg(long)]
+    pub(crate) model: Option<PathBuf>,
 }

@@ -28,6 +28,7 @@ mod selection;
 mod settings;
 mod tensors;
 mod tokens;
+mod vocabulary;
 
 use crate::cli::{Cli, Command, DiffCommand};
 use crate::exit::Status;

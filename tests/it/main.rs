@@ -10,6 +10,7 @@ mod faults;
 mod gguf;
 mod kit;
 mod layering;
+mod logprob_files;
 mod misuse;
 mod ops;
 mod readme;
