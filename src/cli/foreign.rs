@@ -21,6 +21,36 @@ pub(crate) enum ImportKind {
     LlamaResults,
     /// One row of f32 logits without a header, of llama-debug or a model-conversion script.
     LlamaDebug,
+    /// Chat responses of the OpenAI API with log-probabilities.
+    OpenaiChat,
+    /// Completions responses of the OpenAI API with log-probabilities.
+    OpenaiCompletions,
+    /// Responses of vLLM, with the prompt's log-probabilities.
+    Vllm,
+    /// SGLang's own responses with log-probabilities.
+    SglangLogprobs,
+    /// llama-server's own responses with log-probabilities.
+    LlamaServer,
+    /// A folder of miles' `rank_*.json`, or one of them.
+    MilesLogprobs,
+}
+
+/// What log-probabilities went through before they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ValuesArg {
+    /// Nothing: log-softmax of the model's logits.
+    Raw,
+    /// Temperature or filters.
+    Processed,
+}
+
+/// Whose labels the tokens of a `rank_*.json` are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LabelsArg {
+    /// The row's own token.
+    Fed,
+    /// The token after the row.
+    Next,
 }
 
 /// Layouts in which a run is written.
@@ -32,6 +62,16 @@ pub(crate) enum ExportKind {
     TrtmcDump,
     /// KLD base file of llama-perplexity, from a run with the logits of every row.
     LlamaKld,
+    /// Chat responses of the OpenAI API, one a line; completions only.
+    OpenaiChat,
+    /// Completions responses of the OpenAI API, one a line; the prompt is echoed where the run has its rows.
+    OpenaiCompletions,
+    /// Responses of vLLM with ids for texts and the prompt's log-probabilities, one a line.
+    Vllm,
+    /// Neutral trace (JSON lines).
+    NeutralJsonl,
+    /// CSV, one line a row, the list in columns top1_id, top1_value, ...
+    Csv,
 }
 
 /// `import`.
@@ -59,9 +99,19 @@ pub(crate) struct ImportArgs {
     /// Entries of a row, where the file has no header.
     #[arg(long, value_name = "N", conflicts_with = "model")]
     pub(crate) vocab: Option<u32>,
-    /// Model folder or GGUF file, for the number of entries of a row.
-    #[arg(long, value_name = "PATH")]
+    /// Model folder or GGUF file: its tokenizer finds the ids of tokens that a source names by text, its configuration tells the entries
+    /// of a row.
+    #[arg(long)]
     pub(crate) model: Option<PathBuf>,
+    /// Token ids of the prompt (JSON list or numbers), where the source holds one prompt and not its ids.
+    #[arg(long)]
+    pub(crate) prompt_ids: Option<PathBuf>,
+    /// What log-probabilities went through, where the source does not say.
+    #[arg(long, value_enum)]
+    pub(crate) values: Option<ValuesArg>,
+    /// Whose labels the tokens of miles-logprobs are.
+    #[arg(long, value_enum)]
+    pub(crate) labels: Option<LabelsArg>,
 }
 
 impl ImportArgs {
@@ -117,4 +167,7 @@ pub(crate) struct ExportArgs {
     /// Tokens of a chunk of a KLD base file: samples are cut into windows of this length.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=1 << 24))]
     pub(crate) chunk_tokens: Option<u32>,
+    /// Model folder or GGUF file whose tokenizer gives texts, for layouts that name tokens by text.
+    #[arg(long)]
+    pub(crate) model: Option<PathBuf>,
 }

@@ -32,6 +32,7 @@ mod settings;
 mod states;
 mod tensors;
 mod tokens;
+mod vocabulary;
 
 use crate::cli::{AuditCommand, Cli, Command, DiffCommand};
 use crate::exit::Status;

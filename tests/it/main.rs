@@ -14,6 +14,7 @@ mod kit;
 mod kld;
 mod layering;
 mod limits;
+mod logprob_files;
 mod misuse;
 mod ops;
 mod readme;

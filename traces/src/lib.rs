@@ -14,6 +14,7 @@ pub mod dataset;
 pub mod dtype;
 pub mod dump;
 pub mod error;
+pub mod export;
 pub mod foreign;
 pub mod forms;
 pub mod gguf;

@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::ValueEnum as _;
 use lockstep_traces::artifacts::{self, ArtifactKind};
 use lockstep_traces::llamacpp;
+use lockstep_traces::logprobs::LogprobKind;
 
 use crate::cli::ImportKind;
 
@@ -15,10 +16,20 @@ const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
     (ImportKind::LlamaResults, llamacpp::is_results),
     (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
     (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
+    (ImportKind::MilesLogprobs, |path| is_logprobs(path, LogprobKind::Miles)),
+    (ImportKind::LlamaServer, |path| is_logprobs(path, LogprobKind::LlamaServer)),
+    (ImportKind::SglangLogprobs, |path| is_logprobs(path, LogprobKind::Sglang)),
+    (ImportKind::Vllm, |path| is_logprobs(path, LogprobKind::Vllm)),
+    (ImportKind::OpenaiCompletions, |path| is_logprobs(path, LogprobKind::OpenaiCompletions)),
+    (ImportKind::OpenaiChat, |path| is_logprobs(path, LogprobKind::OpenaiChat)),
 ];
 
 fn is_artifact(path: &Path, kind: ArtifactKind) -> bool {
     matches!(artifacts::guess(path), Ok(Some(found)) if found == kind)
+}
+
+fn is_logprobs(path: &Path, kind: LogprobKind) -> bool {
+    LogprobKind::of(path) == Some(kind)
 }
 
 /// The layout of `path`, where one is recognised.

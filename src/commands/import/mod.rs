@@ -1,11 +1,13 @@
 //! `import`: a foreign file or folder becomes a run.
 
 mod guess;
+mod logprobs;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use lockstep_traces::llamacpp;
+use lockstep_traces::logprobs::LogprobKind;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
@@ -61,5 +63,13 @@ fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<
             };
             llamacpp::import_debug(path, vocabulary, wide(args.top_k), &args.out)?
         }
+        ImportKind::OpenaiChat => logprobs::read(LogprobKind::OpenaiChat, path, args)?,
+        ImportKind::OpenaiCompletions => {
+            logprobs::read(LogprobKind::OpenaiCompletions, path, args)?
+        }
+        ImportKind::Vllm => logprobs::read(LogprobKind::Vllm, path, args)?,
+        ImportKind::SglangLogprobs => logprobs::read(LogprobKind::Sglang, path, args)?,
+        ImportKind::LlamaServer => logprobs::read(LogprobKind::LlamaServer, path, args)?,
+        ImportKind::MilesLogprobs => logprobs::read(LogprobKind::Miles, path, args)?,
     })
 }
