@@ -13,6 +13,8 @@ pub(crate) enum ImportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// Recording of a live engine by the Python package `lockstep_trace` (folder).
+    LockstepTrace,
 }
 
 /// Layouts in which a run is written.

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use lockstep_diff::Side;
 use lockstep_runtime::engine::Request;
 use lockstep_traces::hash::sha256_file;
+use lockstep_traces::recorded;
 use lockstep_traces::store::{RunReader, is_run};
 use lockstep_traces::{Cause, Loaded, SampleRow};
 use serde::Deserialize;
@@ -22,15 +23,20 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Reads a run folder or a foreign trace.
+    /// Reads a run folder, a recording or a foreign trace.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let label = path.display().to_string();
+        if recorded::is_recorded(path) {
+            let (loaded, samples) = recorded::load_recorded(path)?;
+            return Ok(Self { label, loaded, samples, identity: None });
+        }
         let loaded = lockstep_traces::load(path)?;
         let (samples, identity) = if is_run(path) {
             (RunReader::open(path)?.samples()?, Some(sha256_file(path.join("manifest.json"))?))
         } else {
             (Vec::new(), None)
         };
-        Ok(Self { label: path.display().to_string(), loaded, samples, identity })
+        Ok(Self { label, loaded, samples, identity })
     }
 
     /// Drops the rows of every other sample.

@@ -21,6 +21,7 @@ pub mod limits;
 pub mod logprobs;
 pub mod manifest;
 pub mod plan;
+pub mod recorded;
 pub mod responses;
 pub mod rows;
 pub mod sink;

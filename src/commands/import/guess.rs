@@ -4,11 +4,13 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 use lockstep_traces::artifacts::{self, ArtifactKind};
+use lockstep_traces::recorded;
 
 use crate::cli::ImportKind;
 
 /// Recognisers, the narrowest first: a layout that another one contains comes before it.
 const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
+    (ImportKind::LockstepTrace, recorded::is_recorded),
     (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
     (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
 ];

@@ -5,6 +5,7 @@ mod guess;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lockstep_traces::recorded;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
@@ -48,5 +49,6 @@ fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<
             let options = DumpImport { divide_length: args.divide_length, sample_id: None };
             trtmc::import_dump(path, &options, &args.out)?
         }
+        ImportKind::LockstepTrace => recorded::import_recorded(path, &args.out)?,
     })
 }

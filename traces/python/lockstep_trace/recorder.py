@@ -190,6 +190,11 @@ class Recorder:
         width = done.ids.shape[1]
         done.rows_after = caches_of.length(cache) if cache is not None else done.rows + width
         self._cache = cache
+        if self.prompt_logits and logits.shape[1] < width:
+            raise RecordError(f"prompt_logits: the model gave logits of {logits.shape[1]} rows of {width}; leave the option out to record these")
+        if logits.is_cuda:
+            # Its rows are copied to the host next, which waits all the same.
+            torch.cuda.synchronize(logits.device)
         seconds = time.perf_counter() - done.started
         columns = columns_with_values(done.keep, width, logits.shape[1])
         for batch, sequence in enumerate(self._open):

@@ -24,7 +24,7 @@ pub struct Loaded {
     pub remarks: Vec<String>,
 }
 
-/// Loads a run directory (complete or incomplete) or a foreign trace file: a TensorRT-Model-Connect step trace, a
+/// Loads a run directory (complete or incomplete), a recording ([`crate::recorded`]) or a foreign trace file: a TensorRT-Model-Connect step trace, a
 /// position trace or replay rows with exact counts, or a neutral trace ([`super::Dialect`]). Files are told apart by
 /// their keys, never by their names.
 ///
@@ -39,6 +39,9 @@ pub fn load(path: &Path) -> Result<Loaded, TraceError> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, options: &ForeignOptions) -> Result<Loaded, TraceError> {
+    if crate::recorded::is_recorded(path) {
+        return crate::recorded::load_recorded(path).map(|(loaded, _)| loaded);
+    }
     if path.is_dir() { load_run(path) } else { assemble(path, read(path, options)?, options) }
 }
 
