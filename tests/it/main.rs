@@ -12,6 +12,7 @@ mod kit;
 mod layering;
 mod misuse;
 mod ops;
+mod python;
 mod readme;
 mod record;
 mod sampler;
