@@ -33,6 +33,8 @@ pub(crate) enum ImportKind {
     LlamaServer,
     /// A folder of miles' `rank_*.json`, or one of them.
     MilesLogprobs,
+    /// Recording of a live engine by the Python package `lockstep_trace` (folder).
+    LockstepTrace,
 }
 
 /// What log-probabilities went through before they were written.

@@ -10,6 +10,7 @@ use lockstep_runtime::weights::open_gguf;
 use lockstep_traces::gguf::{GgufArray, GgufValue, is_gguf};
 use lockstep_traces::hash::sha256_file;
 use lockstep_traces::limits::TokenIds;
+use lockstep_traces::recorded;
 use lockstep_traces::store::{RunReader, is_run};
 use lockstep_traces::{Cause, Loaded, ModelConfig, SampleRow, TokenTexts};
 use serde::Deserialize;
@@ -33,8 +34,21 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Reads a run folder or a foreign trace.
+    /// Reads a run folder, a recording or a foreign trace.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let label = path.display().to_string();
+        if recorded::is_recorded(path) {
+            let (loaded, samples) = recorded::load_recorded(path)?;
+            return Ok(Self {
+                label,
+                loaded,
+                samples,
+                identity: None,
+                token_texts: None,
+                joint: false,
+                names: BTreeMap::new(),
+            });
+        }
         let loaded = lockstep_traces::load(path)?;
         let (samples, identity) = if is_run(path) {
             (RunReader::open(path)?.samples()?, Some(sha256_file(path.join("manifest.json"))?))
@@ -43,7 +57,6 @@ impl Trace {
         };
         let invented = loaded.manifest.limits.token_ids == TokenIds::Invented;
         let token_texts = if invented { TokenTexts::read(path)? } else { None };
-        let label = path.display().to_string();
         Ok(Self {
             label,
             loaded,

@@ -17,6 +17,7 @@ mod limits;
 mod logprob_files;
 mod misuse;
 mod ops;
+mod python;
 mod readme;
 mod record;
 mod sampler;

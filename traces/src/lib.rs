@@ -25,6 +25,7 @@ pub mod logprobs;
 pub mod manifest;
 pub mod parquet_trace;
 pub mod plan;
+pub mod recorded;
 pub mod responses;
 pub mod rows;
 pub mod sink;

@@ -6,6 +6,7 @@ use clap::ValueEnum as _;
 use lockstep_traces::artifacts::{self, ArtifactKind};
 use lockstep_traces::llamacpp;
 use lockstep_traces::logprobs::LogprobKind;
+use lockstep_traces::recorded;
 
 use crate::cli::ImportKind;
 
@@ -14,6 +15,7 @@ const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
     (ImportKind::ParquetTrace, lockstep_traces::parquet_trace::is_parquet),
     (ImportKind::LlamaKld, llamacpp::is_kld),
     (ImportKind::LlamaResults, llamacpp::is_results),
+    (ImportKind::LockstepTrace, recorded::is_recorded),
     (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
     (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
     (ImportKind::MilesLogprobs, |path| is_logprobs(path, LogprobKind::Miles)),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use lockstep_traces::llamacpp;
 use lockstep_traces::logprobs::LogprobKind;
+use lockstep_traces::recorded;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
@@ -71,5 +72,6 @@ fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<
         ImportKind::SglangLogprobs => logprobs::read(LogprobKind::Sglang, path, args)?,
         ImportKind::LlamaServer => logprobs::read(LogprobKind::LlamaServer, path, args)?,
         ImportKind::MilesLogprobs => logprobs::read(LogprobKind::Miles, path, args)?,
+        ImportKind::LockstepTrace => recorded::import_recorded(path, &args.out)?,
     })
 }

@@ -25,7 +25,7 @@ pub struct Loaded {
     pub remarks: Vec<String>,
 }
 
-/// Loads a run directory (complete or incomplete) or a foreign trace file: a TensorRT-Model-Connect step trace, a
+/// Loads a run directory (complete or incomplete), a recording ([`crate::recorded`]) or a foreign trace file: a TensorRT-Model-Connect step trace, a
 /// position trace or replay rows with exact counts, a neutral trace ([`super::Dialect`]), or a Parquet file of step rows
 /// ([`crate::parquet_trace`]). Files are told apart by
 /// their keys, never by their names.
@@ -41,6 +41,9 @@ pub fn load(path: &Path) -> Result<Loaded, TraceError> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, options: &ForeignOptions) -> Result<Loaded, TraceError> {
+    if crate::recorded::is_recorded(path) {
+        return crate::recorded::load_recorded(path).map(|(loaded, _)| loaded);
+    }
     if path.is_dir() {
         load_run(path)
     } else if parquet_trace::is_parquet(path) {

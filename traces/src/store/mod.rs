@@ -7,7 +7,7 @@
 mod access;
 mod columns;
 mod convert;
-mod dumps;
+pub(crate) mod dumps;
 mod events;
 pub(crate) mod fail;
 mod format;
