@@ -29,9 +29,8 @@ pub(crate) use check::{
 };
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
 pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
-pub(crate) use foreign::{ExportArgs, ExportKind, ImportArgs, ImportKind};
-pub(crate) use kld::DiffKldArgs;
 pub(crate) use foreign::{ExportArgs, ExportKind, ImportArgs, ImportKind, LabelsArg, ValuesArg};
+pub(crate) use kld::DiffKldArgs;
 pub(crate) use loose::{CheckCompactionArgs, CheckLogitsArgs, StyleArg};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
 pub(crate) use parse::{Refused, parse};

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use lockstep_traces::llamacpp::{self, KldExport};
 use lockstep_traces::export::{self, Selection};
 use lockstep_traces::limits::TokenIds;
+use lockstep_traces::llamacpp::{self, KldExport};
 use lockstep_traces::store::RunReader;
 use lockstep_traces::token_texts::TokenTexts;
 use lockstep_traces::trtmc::{self, DumpExport, TraceExport};
