@@ -13,6 +13,20 @@ pub(crate) enum ImportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// Output rows of TensorRT-Model-Connect's benchmark, of any date, and rows that look like them.
+    TrtmcRows,
+    /// Comparison summary of its Hugging Face driver; one method becomes a run (`--method`).
+    TrtmcSummary,
+    /// Engine bundle: header, section hashes, ladder, declared policy.
+    TrtmcBundle,
+    /// Ladder of profiles: a `config.json` with the bundle builder's keys.
+    TrtmcLadder,
+    /// Calibration statistics, `.pt` or safetensors.
+    TrtmcStats,
+    /// Effective configuration.
+    TrtmcConfig,
+    /// Samples of lm-eval (`samples_<task>_<time>.jsonl`).
+    LmEval,
 }
 
 /// Layouts in which a run is written.
@@ -22,6 +36,12 @@ pub(crate) enum ExportKind {
     TrtmcTrace,
     /// Keep dump of TensorRT-Model-Connect (JSON) with its `.bin` files.
     TrtmcDump,
+    /// Samples of lm-eval (JSON lines).
+    LmEval,
+    /// JUnit XML: of a run's answers, or of the answer of check, audit, diff or bench score (`--format json`).
+    Junit,
+    /// Timeline as Chrome trace events, for ui.perfetto.dev.
+    Perfetto,
 }
 
 /// `import`.
@@ -43,6 +63,12 @@ pub(crate) struct ImportArgs {
     /// Divide length of the run, which a keep dump does not hold.
     #[arg(long)]
     pub(crate) divide_length: Option<u32>,
+    /// Filter of lm-eval whose answers the samples get; without it the first one of the file.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) filter: Option<String>,
+    /// Method of a comparison summary: dense, tri or hf.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) method: Option<String>,
 }
 
 impl ImportArgs {
@@ -78,7 +104,7 @@ pub(crate) struct ExportArgs {
     /// Layout to write.
     #[arg(value_enum)]
     pub(crate) kind: ExportKind,
-    /// Run to read.
+    /// Run to read; for junit also the answer of a verb.
     pub(crate) run: PathBuf,
     /// File to write (for a dump also the prefix of its `.bin` files).
     #[arg(long)]

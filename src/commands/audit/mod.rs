@@ -1,6 +1,7 @@
 //! `audit`: does the evidence prove what it is used for?
 
 mod evidence;
+mod imported;
 mod ledger;
 mod print;
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 use lockstep_traces::artifacts::{self, ArtifactKind};
+use lockstep_traces::{lm_eval, trtmc};
 
 use crate::cli::ImportKind;
 
@@ -11,6 +12,13 @@ use crate::cli::ImportKind;
 const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
     (ImportKind::TrtmcDump, |path| is_artifact(path, ArtifactKind::KeepDump)),
     (ImportKind::TrtmcTrace, |path| is_artifact(path, ArtifactKind::Trace)),
+    (ImportKind::TrtmcRows, |path| is_artifact(path, ArtifactKind::Bench)),
+    (ImportKind::TrtmcSummary, |path| is_artifact(path, ArtifactKind::Summary)),
+    (ImportKind::TrtmcBundle, |path| is_artifact(path, ArtifactKind::Bundle)),
+    (ImportKind::TrtmcConfig, |path| is_artifact(path, ArtifactKind::EffectiveConfig)),
+    (ImportKind::LmEval, lm_eval::recognised),
+    (ImportKind::TrtmcLadder, trtmc::is_ladder),
+    (ImportKind::TrtmcStats, trtmc::is_stats),
 ];
 
 fn is_artifact(path: &Path, kind: ArtifactKind) -> bool {

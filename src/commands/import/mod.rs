@@ -5,6 +5,7 @@ mod guess;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lockstep_traces::lm_eval;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
@@ -47,6 +48,16 @@ fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<
         ImportKind::TrtmcDump => {
             let options = DumpImport { divide_length: args.divide_length, sample_id: None };
             trtmc::import_dump(path, &options, &args.out)?
+        }
+        ImportKind::TrtmcRows => trtmc::import_rows(path, &args.out)?,
+        ImportKind::TrtmcSummary => trtmc::import_summary(path, args.method.as_deref(), &args.out)?,
+        ImportKind::TrtmcBundle => trtmc::import_bundle(path, &args.out)?,
+        ImportKind::TrtmcLadder => trtmc::import_ladder(path, &args.out)?,
+        ImportKind::TrtmcStats => trtmc::import_stats(path, &args.out)?,
+        ImportKind::TrtmcConfig => trtmc::import_config(path, &args.out)?,
+        ImportKind::LmEval => {
+            let how = lm_eval::Import { filter: args.filter.clone() };
+            lm_eval::import_samples(path, &how, &args.out)?
         }
     })
 }
