@@ -35,6 +35,20 @@ pub(crate) enum ImportKind {
     MilesLogprobs,
     /// Recording of a live engine by the Python package `lockstep_trace` (folder).
     LockstepTrace,
+    /// Output rows of TensorRT-Model-Connect's benchmark, of any date, and rows that look like them.
+    TrtmcRows,
+    /// Comparison summary of its Hugging Face driver; one method becomes a run (`--method`).
+    TrtmcSummary,
+    /// Engine bundle: header, section hashes, ladder, declared policy.
+    TrtmcBundle,
+    /// Ladder of profiles: a `config.json` with the bundle builder's keys.
+    TrtmcLadder,
+    /// Calibration statistics, `.pt` or safetensors.
+    TrtmcStats,
+    /// Effective configuration.
+    TrtmcConfig,
+    /// Samples of lm-eval (`samples_<task>_<time>.jsonl`).
+    LmEval,
 }
 
 /// What log-probabilities went through before they were written.
@@ -74,6 +88,12 @@ pub(crate) enum ExportKind {
     NeutralJsonl,
     /// CSV, one line a row, the list in columns top1_id, top1_value, ...
     Csv,
+    /// Samples of lm-eval (JSON lines).
+    LmEval,
+    /// JUnit XML: of a run's answers, or of the answer of check, audit, diff or bench score (`--format json`).
+    Junit,
+    /// Timeline as Chrome trace events, for ui.perfetto.dev.
+    Perfetto,
 }
 
 /// `import`.
@@ -114,6 +134,12 @@ pub(crate) struct ImportArgs {
     /// Whose labels the tokens of miles-logprobs are.
     #[arg(long, value_enum)]
     pub(crate) labels: Option<LabelsArg>,
+    /// Filter of lm-eval whose answers the samples get; without it the first one of the file.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) filter: Option<String>,
+    /// Method of a comparison summary: dense, tri or hf.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) method: Option<String>,
 }
 
 impl ImportArgs {
@@ -149,7 +175,7 @@ pub(crate) struct ExportArgs {
     /// Layout to write.
     #[arg(value_enum)]
     pub(crate) kind: ExportKind,
-    /// Run to read.
+    /// Run to read; for junit also the answer of a verb.
     pub(crate) run: PathBuf,
     /// File to write (for a dump also the prefix of its `.bin` files).
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 mod arms;
 mod evidence;
+mod imported;
 mod ledger;
 mod print;
 

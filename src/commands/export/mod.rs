@@ -8,6 +8,7 @@ use lockstep_traces::llamacpp::{self, KldExport};
 use lockstep_traces::store::RunReader;
 use lockstep_traces::token_texts::TokenTexts;
 use lockstep_traces::trtmc::{self, DumpExport, TraceExport};
+use lockstep_traces::{lm_eval, perfetto};
 use serde_json::json;
 
 use super::inputs::wide;
@@ -16,12 +17,21 @@ use crate::cli::{ExportArgs, ExportKind, Format};
 use crate::console;
 use crate::exit::{Status, usage};
 
+mod junit;
+
 pub(crate) fn execute(args: &ExportArgs, format: Format) -> anyhow::Result<Status> {
-    let run = RunReader::open(&args.run)?;
-    let mut remarks = write(&run, args)?;
-    if !run.is_complete() {
-        remarks.push("the run is incomplete: what it holds was written".to_owned());
-    }
+    let remarks = if args.kind == ExportKind::Junit {
+        // The answer of a verb will do as well as a run.
+        junit::write(&args.run, &args.out)?;
+        Vec::new()
+    } else {
+        let run = RunReader::open(&args.run)?;
+        let mut remarks = write(&run, args)?;
+        if !run.is_complete() {
+            remarks.push("the run is incomplete: what it holds was written".to_owned());
+        }
+        remarks
+    };
     let path = args.out.display().to_string();
     let mut text = format!("{path}\n");
     for remark in &remarks {
@@ -69,6 +79,12 @@ fn write(run: &RunReader, args: &ExportArgs) -> anyhow::Result<Vec<String>> {
         ExportKind::Vllm => export::vllm(selection, out)?,
         ExportKind::NeutralJsonl => export::neutral(selection, out)?,
         ExportKind::Csv => export::csv(selection, out)?,
+        ExportKind::LmEval => lm_eval::export_samples(run, out)?,
+        ExportKind::Perfetto => perfetto::export_timeline(run, out)?,
+        ExportKind::Junit => {
+            junit::write(&args.run, out)?;
+            Vec::new()
+        }
     })
 }
 

@@ -7,6 +7,7 @@ use lockstep_traces::artifacts::{self, ArtifactKind};
 use lockstep_traces::llamacpp;
 use lockstep_traces::logprobs::LogprobKind;
 use lockstep_traces::recorded;
+use lockstep_traces::{lm_eval, trtmc};
 
 use crate::cli::ImportKind;
 
@@ -24,6 +25,13 @@ const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
     (ImportKind::Vllm, |path| is_logprobs(path, LogprobKind::Vllm)),
     (ImportKind::OpenaiCompletions, |path| is_logprobs(path, LogprobKind::OpenaiCompletions)),
     (ImportKind::OpenaiChat, |path| is_logprobs(path, LogprobKind::OpenaiChat)),
+    (ImportKind::TrtmcRows, |path| is_artifact(path, ArtifactKind::Bench)),
+    (ImportKind::TrtmcSummary, |path| is_artifact(path, ArtifactKind::Summary)),
+    (ImportKind::TrtmcBundle, |path| is_artifact(path, ArtifactKind::Bundle)),
+    (ImportKind::TrtmcConfig, |path| is_artifact(path, ArtifactKind::EffectiveConfig)),
+    (ImportKind::LmEval, lm_eval::recognised),
+    (ImportKind::TrtmcLadder, trtmc::is_ladder),
+    (ImportKind::TrtmcStats, trtmc::is_stats),
 ];
 
 fn is_artifact(path: &Path, kind: ArtifactKind) -> bool {

@@ -9,6 +9,7 @@ use std::path::Path;
 use lockstep_traces::llamacpp;
 use lockstep_traces::logprobs::LogprobKind;
 use lockstep_traces::recorded;
+use lockstep_traces::lm_eval;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
@@ -73,5 +74,15 @@ fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<
         ImportKind::LlamaServer => logprobs::read(LogprobKind::LlamaServer, path, args)?,
         ImportKind::MilesLogprobs => logprobs::read(LogprobKind::Miles, path, args)?,
         ImportKind::LockstepTrace => recorded::import_recorded(path, &args.out)?,
+        ImportKind::TrtmcRows => trtmc::import_rows(path, &args.out)?,
+        ImportKind::TrtmcSummary => trtmc::import_summary(path, args.method.as_deref(), &args.out)?,
+        ImportKind::TrtmcBundle => trtmc::import_bundle(path, &args.out)?,
+        ImportKind::TrtmcLadder => trtmc::import_ladder(path, &args.out)?,
+        ImportKind::TrtmcStats => trtmc::import_stats(path, &args.out)?,
+        ImportKind::TrtmcConfig => trtmc::import_config(path, &args.out)?,
+        ImportKind::LmEval => {
+            let how = lm_eval::Import { filter: args.filter.clone() };
+            lm_eval::import_samples(path, &how, &args.out)?
+        }
     })
 }
