@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use lockstep_traces::llamacpp;
+use lockstep_traces::lm_eval;
 use lockstep_traces::logprobs::LogprobKind;
 use lockstep_traces::recorded;
-use lockstep_traces::lm_eval;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
