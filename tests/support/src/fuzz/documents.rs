@@ -6,7 +6,7 @@ use lockstep_traces::answers::{Fields, read_answers};
 use lockstep_traces::claims::{Ledger, cite, look};
 use lockstep_traces::dataset::{Dataset, Selection, Shard};
 use lockstep_traces::logprobs::{self, Logprob, Node};
-use lockstep_traces::{ModelConfig, TraceError, artifacts, tokens};
+use lockstep_traces::{ModelConfig, artifacts, tokens};
 
 use super::{place, same};
 
@@ -68,7 +68,7 @@ pub(super) fn tokens(data: &[u8]) {
                 for id in [0, 1, 5, u32::MAX] {
                     let _ = vocabulary.bytes(id);
                 }
-                assert_eq!(vocabulary.is_empty(), vocabulary.len() == 0);
+                let _ = (vocabulary.is_empty(), vocabulary.len());
             }
         }
     });
@@ -125,15 +125,10 @@ pub(super) fn artifact(data: &[u8]) {
     place::file("artifact", data, |path| {
         let _ = artifacts::guess(path);
         let _ = artifacts::read(path);
-        let readers: [fn(&Path) -> Result<(), TraceError>; 4] = [
-            |path| artifacts::read_bench(path).map(drop),
-            |path| artifacts::read_summary(path).map(drop),
-            |path| artifacts::read_effective_config(path).map(drop),
-            |path| artifacts::read_replay(path).map(drop),
-        ];
-        for read in readers {
-            let _ = read(path);
-        }
+        let _ = artifacts::read_bench(path);
+        let _ = artifacts::read_summary(path);
+        let _ = artifacts::read_effective_config(path);
+        let _ = artifacts::read_replay(path);
     });
 }
 
