@@ -62,9 +62,25 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Usage(message.into()).into()
 }
 
+/// What was given is too little to say anything.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct TooLittle(String);
+
+/// An error that asks for more evidence.
+pub(crate) fn inconclusive(message: impl Into<String>) -> anyhow::Error {
+    TooLittle(message.into()).into()
+}
+
 /// Which status an error earns.
 pub(crate) fn status_of(error: &anyhow::Error) -> Status {
-    if error.chain().any(is_usage) { Status::Usage } else { Status::Unreadable }
+    if error.chain().any(|cause| cause.is::<TooLittle>()) {
+        Status::Inconclusive
+    } else if error.chain().any(is_usage) {
+        Status::Usage
+    } else {
+        Status::Unreadable
+    }
 }
 
 /// Flags that are out of range or contradict each other, wherever they are found out.

@@ -7,10 +7,15 @@ mod exit;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = match cli::parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(cli::Refused::Shown) => return ExitCode::SUCCESS,
+        Err(cli::Refused::Wrong(line)) => {
+            console::note(&format!("lockstep: {line}"));
+            return exit::Status::Usage.into();
+        }
+    };
     match commands::execute(&cli) {
         Ok(status) => status.into(),
         Err(error) => {

@@ -4,7 +4,10 @@ use lockstep_traces::{Cause, DType, Evidence, Finding, Location, Verdict};
 use rayon::prelude::*;
 
 use crate::answers::{self, Normalise};
+use crate::available::{Available, Masked, source_limits, tokens_comparable};
 use crate::context::{Context, Options, all_on_grid};
+use crate::lists;
+use crate::precision::Scale;
 use crate::report::{Counts, DiffReport, SampleDiff, SplitAt, Splits4};
 use crate::sample::{self, Compared};
 use crate::side::{Side, Track};
@@ -18,6 +21,14 @@ const GRID_VALUES: usize = 64;
 /// Compares `left` (baseline) with `right` (target). Never fails: what cannot be compared is said in the verdict.
 #[must_use]
 pub fn compare(left: &Side<'_>, right: &Side<'_>, options: Options<'_>) -> DiffReport {
+    let mut list_faults = lists::faults(left, "left");
+    list_faults.extend(lists::faults(right, "right"));
+    let masked = (!tokens_comparable(left, right, options.joint_ids))
+        .then(|| (Masked::of(left), Masked::of(right)));
+    let (left, right) = match &masked {
+        Some((l, r)) => (&l.side(left), &r.side(right)),
+        None => (left, right),
+    };
     let (lefts, rights) = (left.tracks(), right.tracks());
     let by_order = left.invented_ids() || right.invented_ids();
     let pairs = pair_samples(&lefts, &rights, by_order);
@@ -25,7 +36,9 @@ pub fn compare(left: &Side<'_>, right: &Side<'_>, options: Options<'_>) -> DiffR
     let inputs = inputs::check(left, right, &ids);
     let policies = inputs::policies(left, right, &inputs);
     let noise = options.control.map(|(truth, control)| noise::judge(right, control, truth));
-    let mut ctx = Context::new(*left, *right, options);
+    let scale = Scale::of(left.manifest, right.manifest, inputs.sampling_equal != Some(false));
+    let available = Available::of(left, right, scale, options.joint_ids);
+    let mut ctx = Context::new(*left, *right, options, scale, &available);
     ctx.policies = policies.as_deref();
     ctx.noise = noise.as_ref();
     let mut compared: Vec<Compared> =
@@ -37,7 +50,8 @@ pub fn compare(left: &Side<'_>, right: &Side<'_>, options: Options<'_>) -> DiffR
             one.diff.remarks.push(text);
         }
     }
-    let findings = findings(&compared, &ctx);
+    let mut findings = findings(&compared, &ctx);
+    findings.extend(list_faults.iter().map(lists::finding));
     let samples: Vec<SampleDiff> = compared.into_iter().map(|one| one.diff).collect();
     let lone = |tracks: &[Track<'_>], taken: &dyn Fn(&str) -> bool| -> Vec<String> {
         tracks.iter().filter(|track| !taken(track.id)).map(|track| track.id.to_owned()).collect()
@@ -46,6 +60,8 @@ pub fn compare(left: &Side<'_>, right: &Side<'_>, options: Options<'_>) -> DiffR
     let missing_left = lone(&rights, &|id| ids.iter().any(|(_, r)| *r == id));
     let missing = missing_left.len() + missing_right.len();
     let verdict = verdict::overall(samples.iter().map(|sample| &sample.verdict), missing);
+    let summary = summary(&samples, &verdict);
+    let (verdict, summary) = lists::with_faults(verdict, summary, &list_faults);
     let ties = ties::total(samples.iter().map(|sample| &sample.ties));
     DiffReport {
         left: inputs::describe(left),
@@ -61,9 +77,11 @@ pub fn compare(left: &Side<'_>, right: &Side<'_>, options: Options<'_>) -> DiffR
         ties,
         pairing: pairing(left, right, &ids),
         limits: limits(&ctx, &inputs.prompts_equal),
+        available: available.clone(),
         audits: None,
         findings,
-        summary: summary(&samples, &verdict),
+        summary,
+        list_faults,
         samples,
         inputs,
         noise,
@@ -147,13 +165,16 @@ fn summary(samples: &[SampleDiff], verdict: &Verdict) -> String {
 
 fn limits(ctx: &Context<'_>, prompts: &Option<bool>) -> Vec<String> {
     let mut out = Vec::new();
-    if !ctx.logit.hashes {
+    out.extend(ctx.available.limits());
+    out.extend(source_limits(&ctx.left, "left"));
+    out.extend(source_limits(&ctx.right, "right"));
+    if !(ctx.logit.hashes || matches!(ctx.logit.scale, Scale::Ranks | Scale::Nothing)) {
         let k = ctx.left.steps.top_k.min(ctx.right.steps.top_k);
         out.push(format!(
             "no common hash of the full logits: only the top {k} of each row are compared"
         ));
     }
-    if !(ctx.rows.left_exact && ctx.rows.right_exact) {
+    if ctx.rows.known && !ctx.rows.exact() {
         out.push(format!(
             "rows are rounded up to {} on a side and compared as such",
             ctx.rows.bucket
@@ -181,6 +202,7 @@ fn findings(compared: &[Compared], ctx: &Context<'_>) -> Vec<Finding> {
         let coarse = [DType::Bf16, DType::F16].into_iter().find(|dtype| all_on_grid(side, *dtype));
         if let (Some(DType::F32 | DType::F64), Some(grid)) = (side.manifest.dtype, coarse)
             && finite >= GRID_VALUES
+            && !side.logprobs()
         {
             out.push(Finding {
                 cause: Some(Cause::ReferenceDtype),
@@ -244,11 +266,30 @@ fn sample_findings(one: &Compared) -> Vec<Finding> {
         }),
         _ => {}
     }
+    if let Some(found) = one.factor {
+        out.push(Finding {
+            cause: None,
+            title: format!(
+                "every margin on the right is {:.5} times that on the left, in all {} rows: a temperature of {:.5} on the right, or \
+                 of {:.5} on the left",
+                found.factor,
+                found.rows,
+                1.0 / found.factor,
+                found.factor
+            ),
+            location: at(diff.splits.logit.as_ref().map(|split| split.position)),
+            evidence: vec![
+                evidence("factor", found.factor),
+                evidence("rows", found.rows),
+                evidence("margins", found.margins),
+            ],
+        });
+    }
     if one.contradictions > 0 {
         out.push(Finding {
             cause: None,
             title: format!(
-                "{} rows have equal hashes and unequal stored logits: a trace contradicts itself",
+                "{} rows have equal hashes and unequal stored logits or log-sum-exps: a trace contradicts itself",
                 one.contradictions
             ),
             location: at(diff.splits.logit.as_ref().map(|split| split.position)),

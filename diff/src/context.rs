@@ -1,9 +1,12 @@
 //! What holds for every sample of one comparison.
 
+use lockstep_traces::limits::Values;
 use lockstep_traces::manifest::ValueEncoding;
 use lockstep_traces::{DType, Status};
 
 use crate::align::Align;
+use crate::available::Available;
+use crate::precision::Scale;
 use crate::report::NoiseReport;
 use crate::side::Side;
 use crate::splits::{LogitRule, RowsRule};
@@ -32,11 +35,20 @@ pub struct Options<'a> {
     pub tolerance: Option<&'a Tolerance>,
     /// Decodes ids of either side.
     pub decode: Option<&'a Decode<'a>>,
+    /// Ids of both sides were brought to one numbering ([`crate::numbering`]); ids that number texts mean nothing otherwise.
+    pub joint_ids: bool,
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { align: Align::Auto, bucket: 32, control: None, tolerance: None, decode: None }
+        Self {
+            align: Align::Auto,
+            bucket: 32,
+            control: None,
+            tolerance: None,
+            decode: None,
+            joint_ids: false,
+        }
     }
 }
 
@@ -48,6 +60,7 @@ impl std::fmt::Debug for Options<'_> {
             .field("control", &self.control.is_some())
             .field("tolerance", &self.tolerance)
             .field("decode", &self.decode.is_some())
+            .field("joint_ids", &self.joint_ids)
             .finish()
     }
 }
@@ -66,13 +79,23 @@ pub(crate) struct Context<'a> {
     /// Tokens are drawn at random on a side.
     pub(crate) draws: bool,
     pub(crate) noise: Option<&'a NoiseReport>,
+    /// A side does not say whether its log-probabilities are raw.
+    pub(crate) unsaid: bool,
+    /// Which parts of the evidence both sides have.
+    pub(crate) available: &'a Available,
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(left: Side<'a>, right: Side<'a>, options: Options<'a>) -> Self {
-        let exact = left.exact_values() && right.exact_values();
-        let seeds = left.manifest.logits_hash_seeds;
-        let hashes = seeds.is_some() && seeds == right.manifest.logits_hash_seeds;
+    pub(crate) fn new(
+        left: Side<'a>,
+        right: Side<'a>,
+        options: Options<'a>,
+        scale: Scale,
+        available: &'a Available,
+    ) -> Self {
+        let logit = LogitRule::of(&left, &right, scale);
+        let unsaid =
+            [left, right].iter().any(|side| side.manifest.limits.values == Values::UnsaidLogprobs);
         let step = Step::choose(left.manifest, right.manifest, |dtype| {
             all_on_grid(&left, dtype) && all_on_grid(&right, dtype)
         });
@@ -81,8 +104,9 @@ impl<'a> Context<'a> {
             right,
             options,
             step,
-            logit: LogitRule { hashes, exact },
+            logit,
             rows: RowsRule {
+                known: left.manifest.limits.rows && right.manifest.limits.rows,
                 left_exact: left.manifest.rows_exact,
                 right_exact: right.manifest.rows_exact,
                 bucket: options.bucket,
@@ -90,6 +114,8 @@ impl<'a> Context<'a> {
             policies: None,
             draws: left.greedy() == Some(false) || right.greedy() == Some(false),
             noise: None,
+            unsaid: unsaid && !matches!(scale, Scale::Ranks | Scale::Nothing),
+            available,
         }
     }
 
@@ -101,6 +127,9 @@ impl<'a> Context<'a> {
     /// One line: what the encodings can prove.
     pub(crate) fn proves(&self) -> String {
         let words = |side: &Side<'_>| {
+            if side.manifest.limits.values == Values::Nothing {
+                return "no values".to_owned();
+            }
             let values = match side.manifest.encoding {
                 ValueEncoding::F32 => "exact f32 values".to_owned(),
                 ValueEncoding::Digits9 => "nine digits, f32 bits recoverable".to_owned(),
@@ -115,7 +144,10 @@ impl<'a> Context<'a> {
                     let digits = side.manifest.limits.decimals.unwrap_or(0);
                     format!("{digits} digits behind the point")
                 }
-                ValueEncoding::Codes16 => "16-bit codes".to_owned(),
+                ValueEncoding::Codes16 => match side.manifest.limits.value_error {
+                    Some(error) => format!("16-bit codes, each within {error:.1e}"),
+                    None => "16-bit codes".to_owned(),
+                },
             };
             format!("{values}, top {}", side.steps.top_k)
         };
@@ -123,8 +155,16 @@ impl<'a> Context<'a> {
             "both hash the whole vector with the same seeds: bit equality can be proved"
         } else if self.logit.exact {
             "no common hash: equality is proved for the stored values only"
-        } else {
+        } else if self.logit.digits_only() {
             "no common hash and six digits: equal means equal to six digits, ties cannot be proved"
+        } else {
+            match self.logit.scale {
+                Scale::Nothing => "no values in common",
+                Scale::Ranks => "ranks in common, values are not",
+                _ => {
+                    "equal means equal within the summed errors of the two sides, ties cannot be proved"
+                }
+            }
         };
         format!("left {}; right {}; {scope}", words(&self.left), words(&self.right))
     }

@@ -21,15 +21,17 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// `token` is the token that both sides chose here, where they did.
+    /// `token` is the token that both sides chose here, where they did; `probabilities`: both sides tell those of the model.
+    #[expect(clippy::too_many_arguments, reason = "one row, as the walk knows it")]
     pub(crate) fn push(
         &mut self,
         left: &Row<'_>,
         right: &Row<'_>,
         found: &RowMatch,
-        same_top: bool,
+        same_top: Option<bool>,
         token: Option<u32>,
         step: Step,
+        probabilities: bool,
     ) {
         let finite = !left.non_finite() && !right.non_finite();
         self.stats.rows_equal += u64::from(found.state == RowState::Equal);
@@ -40,8 +42,8 @@ impl Figures {
         if !finite {
             return;
         }
-        self.top_rows += 1;
-        self.same_top += u64::from(same_top);
+        self.top_rows += u64::from(same_top.is_some());
+        self.same_top += u64::from(same_top == Some(true));
         self.sum_sq_diff += found.sum_sq_diff;
         self.sum_sq_left += found.sum_sq_left;
         if let Some((id, l, r, abs)) = found.max {
@@ -53,11 +55,17 @@ impl Figures {
                     Some(MaxDiff { position: left.position, id, left: l, right: r, abs, ulps });
             }
         }
-        self.probabilities(left, right, token);
+        if probabilities {
+            self.probabilities(left, right, token);
+        }
     }
 
     fn probabilities(&mut self, left: &Row<'_>, right: &Row<'_>, token: Option<u32>) {
         let Some((l_sum, r_sum)) = left.logsumexp.zip(right.logsumexp) else { return };
+        // An impossible token has no logarithm to take a difference of.
+        if left.logits.iter().chain(right.logits).any(|value| !value.is_finite()) {
+            return;
+        }
         let p = TopLogits { ids: left.ids, logits: left.logits, logsumexp: l_sum };
         let q = TopLogits { ids: right.ids, logits: right.logits, logsumexp: r_sum };
         if let Some((forward, reverse)) = topk_kl_both(&p, &q) {

@@ -31,6 +31,7 @@ pub(crate) fn describe(side: &Side<'_>) -> SideInfo {
         rows: side.steps.len as u64,
         compactions: side.events.len() as u64,
         top_k: side.steps.top_k as u64,
+        limits: manifest.limits.clone(),
         remarks: manifest.remarks.clone(),
     }
 }

@@ -7,3 +7,4 @@ mod values;
 
 pub use compaction::{CompactionSpec, KeyState, LooseCompaction, RopeSpec, RopeStyle, compaction};
 pub use logits::{ContextLogits, LogitsSpec, ScoredToken, context_logits};
+pub use values::numbers;

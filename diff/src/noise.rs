@@ -3,9 +3,11 @@
 //! Errors are judged by ratio and never by a fixed tolerance: `err(target, truth) <= factor * err(control, truth) + floor`.
 //! The control is printed next to the target, and nothing below it is called wrong.
 
-use lockstep_traces::{DType, Verdict};
+use lockstep_traces::limits::{TokenIds, Values};
+use lockstep_traces::{DType, UNKNOWN_TOKEN, Verdict};
 
 use crate::align::{Align, pair};
+use crate::precision::{Precision, softmax_rounding};
 use crate::report::{Control, NoiseMetric, NoiseReport};
 use crate::side::{Row, Side, Track};
 use crate::ulp::ulp;
@@ -46,6 +48,8 @@ struct Sums {
     largest: f64,
     values: u64,
     rows: u64,
+    /// A side holds log-probabilities: every value less its row's log-sum-exp.
+    normalise: bool,
     non_finite: u64,
     /// Target rows that are not finite where the truth is: the first and their number.
     broken: Option<(u32, u64)>,
@@ -60,7 +64,10 @@ struct Sums {
 /// tokens; rows from the first that differ on are left out. Only ids stored on all three sides enter.
 #[must_use]
 pub fn judge(target: &Side<'_>, control: &Side<'_>, truth: &Side<'_>) -> NoiseReport {
-    let mut sums = Sums::default();
+    let mut sums = Sums {
+        normalise: [target, control, truth].into_iter().any(|side| side.logprobs()),
+        ..Sums::default()
+    };
     let (controls, truths) = (control.tracks(), truth.tracks());
     let alone = controls.len() == 1 && truths.len() == 1;
     for t in target.tracks() {
@@ -72,9 +79,30 @@ pub fn judge(target: &Side<'_>, control: &Side<'_>, truth: &Side<'_>) -> NoiseRe
         };
         sums.sample(&t, c, h);
     }
+    let unlike = [target, control, truth].into_iter().find_map(unlike);
     let against = Control { truth: truth.label.to_owned(), control: control.label.to_owned() };
     let dtype = control.manifest.dtype.or(target.manifest.dtype).unwrap_or(DType::F32);
-    report(&sums, against, dtype)
+    let written = [target, control, truth].map(|side| Precision::of(side.manifest));
+    let written: f64 = written.into_iter().map(|precision| precision.error(sums.largest)).sum();
+    let mut report = report(&sums, against, dtype, written);
+    if let Some(why) = unlike {
+        report.verdict = Verdict::Incomparable { why: why.clone() };
+        report.summary = why;
+    }
+    report
+}
+
+/// Why a side's values cannot stand in an error at all.
+fn unlike(side: &Side<'_>) -> Option<String> {
+    let what = match side.manifest.limits.values {
+        Values::ProcessedLogprobs => "stand after temperature or filters",
+        Values::Nothing => "are not there",
+        _ if side.manifest.limits.token_ids == TokenIds::Invented => {
+            "belong to ids that number texts"
+        }
+        _ => return None,
+    };
+    Some(format!("not judged: the values of {} {what}", side.label))
 }
 
 impl Sums {
@@ -104,11 +132,18 @@ impl Sums {
             }
             return;
         }
+        let shift = |row: &Row<'_>| if self.normalise { row.logsumexp } else { Some(0.0) };
+        let shifts = (shift(target), shift(control), shift(truth));
+        let (Some(t_shift), Some(c_shift), Some(h_shift)) = shifts else { return };
         let (before, mut row_max) = (self.values, 0.0_f64);
         let (mut target_sq, mut control_sq) = (0.0, 0.0);
         for (id, h) in truth.ids.iter().zip(truth.logits) {
             let Some((t, c)) = target.logit(*id).zip(control.logit(*id)) else { continue };
-            let h = f64::from(*h);
+            // Log-probabilities may be minus infinity, where no error exists.
+            if !(t.is_finite() && c.is_finite() && h.is_finite()) || *id == UNKNOWN_TOKEN {
+                continue;
+            }
+            let (t, c, h) = (t - t_shift, c - c_shift, f64::from(*h) - h_shift);
             self.target.add(t - h);
             self.control.add(c - h);
             target_sq += (t - h) * (t - h);
@@ -128,14 +163,19 @@ impl Sums {
             }
             self.control_row = self.control_row.max(c);
         }
-        self.target.flips += u64::from(target.argmax != truth.argmax);
-        self.control.flips += u64::from(control.argmax != truth.argmax);
+        let flips = |row: &Row<'_>| {
+            row.best().is_some_and(|best| truth.best().is_some_and(|other| best != other))
+        };
+        self.target.flips += u64::from(flips(target));
+        self.control.flips += u64::from(flips(control));
     }
 }
 
-fn report(sums: &Sums, against: Control, dtype: DType) -> NoiseReport {
+/// `written`: what printing or coding the values may have added to an error.
+fn report(sums: &Sums, against: Control, dtype: DType, written: f64) -> NoiseReport {
     // Stored logits are f32: a control that equals the truth leaves the rounding of the stored values as the floor.
-    let floor = ulp(DType::F32, sums.largest).unwrap_or(0.0);
+    let softmax = if sums.normalise { softmax_rounding(sums.largest) } else { 0.0 };
+    let floor = ulp(DType::F32, sums.largest).unwrap_or(0.0) + written + softmax;
     let metrics = metrics(sums, dtype, floor);
     let rows = wide(sums.rows);
     let limit = MAX_FACTOR * sums.control.max_abs + floor;

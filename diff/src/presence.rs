@@ -110,7 +110,7 @@ impl Walk {
         independent: usize,
         ctx: &Context<'_>,
     ) {
-        if !(ctx.rows.left_exact && ctx.rows.right_exact) {
+        if !ctx.rows.exact() {
             return;
         }
         let (l, r) = (ctx.left.events_of(left.id), ctx.right.events_of(right.id));
@@ -154,7 +154,7 @@ impl Walk {
         else {
             return;
         };
-        let before = ctx.rows.left_exact && ctx.rows.right_exact && l.rows_before != r.rows_before;
+        let before = ctx.rows.exact() && l.rows_before != r.rows_before;
         if logit.position == structural.position && before {
             logit.note.push_str(
                 "; at the very row whose rows before are cut: its query saw the other cache",

@@ -4,6 +4,8 @@ use lockstep_traces::{Phase, Verdict};
 
 use crate::align::{self, Paired};
 use crate::context::Context;
+use crate::factor;
+use crate::precision::Scale;
 use crate::report::{Alignment, SampleDiff};
 use crate::series;
 use crate::side::{Row, Track};
@@ -20,6 +22,8 @@ pub(crate) struct Compared {
     pub(crate) contradictions: u64,
     /// Rows whose chosen token is not what was fed next, on either side: `left` or `right`, first position, how many.
     pub(crate) unfed: Vec<(&'static str, u32, u64)>,
+    /// Values differ by this factor in every row.
+    pub(crate) factor: Option<factor::Found>,
 }
 
 /// Compares one sample.
@@ -44,13 +48,17 @@ pub(crate) fn compare(left: &Track<'_>, right: &Track<'_>, ctx: &Context<'_>) ->
         let pairs = paired.pairs.iter().take(independent);
         pairs.filter_map(|(l, r)| left.row(*l).zip(right.row(*r)))
     };
-    let shift = if ctx.rows.left_exact && ctx.rows.right_exact { offsets(rows()) } else { None };
+    let shift = if ctx.rows.exact() { offsets(rows()) } else { None };
     let token_lag = align::token_lag(left, right, &paired.pairs);
     let mut remarks = Vec::new();
     let unfinished = walk.presence(left, right, &paired, independent, ctx, &mut remarks);
     walk.events(left, right, &paired, independent, ctx);
     walk.notes(ctx, &mut remarks);
     let contradictions = walk.contradictions;
+    if let Some(line) = walk.unknown.line() {
+        remarks.push(line);
+    }
+    let factor = if walk.differing > 0 { walk.factor.find() } else { None };
     let mut diff =
         assemble(walk, left, right, &paired, independent, ctx, shift, unfinished, remarks);
     let unfed = match token_lag {
@@ -65,7 +73,7 @@ pub(crate) fn compare(left: &Track<'_>, right: &Track<'_>, ctx: &Context<'_>) ->
         diff.summary.clone_from(&why);
         diff.verdict = Verdict::Incomparable { why };
     }
-    Compared { diff, offsets: shift, token_lag, contradictions, unfed }
+    Compared { diff, offsets: shift, token_lag, contradictions, unfed, factor }
 }
 
 fn unfed(left: &Track<'_>, right: &Track<'_>) -> Vec<(&'static str, u32, u64)> {
@@ -138,6 +146,12 @@ fn assemble(
         relative_l2: stats.relative_l2,
         max_abs: stats.max_diff.as_ref().map(|max| max.abs),
         exact: ctx.logit.exact,
+        digits_only: ctx.logit.digits_only(),
+        scale: ctx.logit.scale,
+        noun: noun(ctx),
+        rows_known: ctx.rows.known,
+        lacking: ctx.available.lacking(),
+        tokens_compared: if left.taught || right.taught { 0 } else { walk.tokens_compared },
         unfinished,
         noise: ctx.noise,
         tolerance: ctx.options.tolerance,
@@ -166,5 +180,15 @@ fn assemble(
         remarks,
         verdict,
         summary,
+    }
+}
+
+/// What the values are.
+fn noun(ctx: &Context<'_>) -> &'static str {
+    match ctx.logit.scale {
+        Scale::Ranks => "ranks",
+        Scale::Normalised { .. } => "log-probabilities",
+        _ if ctx.left.logprobs() => "log-probabilities",
+        _ => "logits",
     }
 }

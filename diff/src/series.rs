@@ -72,8 +72,8 @@ mod tests {
             left_margin: Some(f64::from(position % 97) + 1.0),
             right_margin: Some(2.0),
             max_diff: Some(diff),
-            left_rows: position,
-            right_rows: position,
+            left_rows: Some(position),
+            right_rows: Some(position),
             dependent: false,
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_traces::foreign::{Loaded, UNKNOWN_TOKEN};
+use lockstep_traces::limits::Values;
 use lockstep_traces::store::StepColumns;
 use lockstep_traces::{EventRow, FinishReason, Manifest, Phase, SampleRow, Status};
 
@@ -42,6 +43,7 @@ impl<'a> Side<'a> {
 
     /// Rows of each sample: index range of `steps`, by sample id in order of first rows.
     pub(crate) fn tracks(&self) -> Vec<Track<'a>> {
+        let logprobs = self.logprobs();
         let mut tracks: Vec<Track<'a>> = Vec::new();
         let mut start = 0;
         while start < self.steps.len {
@@ -56,7 +58,16 @@ impl<'a> Side<'a> {
                 let taught = meta.map_or(self.manifest.status == Status::Incomplete, |meta| {
                     matches!(meta.finish, FinishReason::Forced | FinishReason::CacheFull)
                 });
-                tracks.push(Track { id, steps: self.steps, start, len: end - start, meta, taught });
+                tracks.push(Track {
+                    id,
+                    steps: self.steps,
+                    start,
+                    len: end - start,
+                    meta,
+                    taught,
+                    logprobs,
+                    rows_known: self.manifest.limits.rows,
+                });
             }
             start = end;
         }
@@ -76,8 +87,9 @@ impl<'a> Side<'a> {
         self.manifest.get("sampling.temperature")?.as_f64().map(|value| value < 1e-6)
     }
 
-    pub(crate) fn exact_values(&self) -> bool {
-        self.manifest.encoding.exact()
+    /// The stored values are log-probabilities of some kind.
+    pub(crate) fn logprobs(&self) -> bool {
+        !matches!(self.manifest.limits.values, Values::Logits | Values::Nothing)
     }
 
     pub(crate) fn events_of(&self, sample: &str) -> BTreeMap<u32, &'a EventRow> {
@@ -102,6 +114,8 @@ pub(crate) struct Track<'a> {
     pub(crate) meta: Option<&'a SampleRow>,
     /// A teacher may have fed it: what is fed need not be what the rows chose.
     pub(crate) taught: bool,
+    logprobs: bool,
+    rows_known: bool,
 }
 
 impl<'a> Track<'a> {
@@ -115,7 +129,7 @@ impl<'a> Track<'a> {
             position: *steps.position.get(at)?,
             phase: *steps.phase.get(at)?,
             token_id: *steps.token_id.get(at)?,
-            next_token: *steps.next_token.get(at)?,
+            next_token: steps.next_token.get(at)?.filter(|token| *token != UNKNOWN_TOKEN),
             rows_before: *steps.rows_before.get(at)?,
             rows_after: *steps.rows_after.get(at)?,
             rows_bucketed: *steps.rows_bucketed.get(at)?,
@@ -129,6 +143,8 @@ impl<'a> Track<'a> {
             hash: *steps.logits_hash.get(at)?,
             rng_offset: *steps.rng_offset.get(at)?,
             uniform: *steps.uniform.get(at)?,
+            logprobs: self.logprobs,
+            rows_known: self.rows_known,
         })
     }
 
@@ -159,7 +175,8 @@ impl<'a> Track<'a> {
         let row = self.row(i)?;
         match self.row(i + 1) {
             Some(next) if next.position == row.position.wrapping_add(1) => {
-                (next.phase == Phase::Decode).then_some(next.token_id)
+                let fed = Some(next.token_id).filter(|fed| *fed != UNKNOWN_TOKEN);
+                fed.or(row.next_token).filter(|_| next.phase == Phase::Decode)
             }
             _ => row.next_token,
         }
@@ -199,22 +216,37 @@ pub(crate) struct Row<'a> {
     pub(crate) ids: &'a [u32],
     pub(crate) logits: &'a [f32],
     pub(crate) logsumexp: Option<f64>,
-    stored_margin: Option<f32>,
+    pub(crate) stored_margin: Option<f32>,
     pub(crate) finite: bool,
     pub(crate) hash: Option<[u64; 2]>,
     pub(crate) rng_offset: Option<u64>,
     pub(crate) uniform: Option<f32>,
+    logprobs: bool,
+    rows_known: bool,
 }
 
 impl Row<'_> {
+    /// Rows before and after, where the source counts them.
+    pub(crate) fn rows(&self) -> Option<(u32, u32)> {
+        self.rows_known.then_some((self.rows_before, self.rows_after))
+    }
+
+    /// Id with the largest value, where the trace tells it.
+    pub(crate) fn best(&self) -> Option<u32> {
+        (self.argmax != UNKNOWN_TOKEN).then_some(self.argmax)
+    }
+
     /// Stored logit of `id`.
     pub(crate) fn logit(&self, id: u32) -> Option<f64> {
         let at = self.ids.iter().position(|other| *other == id)?;
         self.logits.get(at).map(|logit| f64::from(*logit))
     }
 
-    /// A NaN or an infinity is among the logits.
+    /// A NaN or an infinity is among the logits. A log-probability may be minus infinity: the token cannot come.
     pub(crate) fn non_finite(&self) -> bool {
+        if self.logprobs {
+            return self.logits.iter().any(|value| value.is_nan() || *value == f32::INFINITY);
+        }
         !self.finite || self.logits.iter().any(|logit| !logit.is_finite())
     }
 

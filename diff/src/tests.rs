@@ -4,3 +4,4 @@ mod cases;
 mod faults;
 mod firsts;
 mod judged;
+mod limits;

@@ -2,7 +2,10 @@
 
 use half::{bf16, f16};
 use lockstep_traces::DType;
+use lockstep_traces::limits::Values;
 use lockstep_traces::manifest::{Manifest, ValueEncoding};
+
+use crate::precision::Precision;
 
 /// Distance of neighbouring values of `dtype` at the size of `value`: 2^(e - fraction bits), with e the exponent of
 /// `value`, not below the smallest normal one. `None` for integer types and values that are not finite.
@@ -44,42 +47,65 @@ pub fn six_digits(value: f32) -> f32 {
 }
 
 /// The step by which two stored logits are judged as tied, nearly tied or apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
     /// Declared or inferred dtype of the logits.
     pub dtype: DType,
     /// Where the dtype comes from: `declared`, `encoding` or `values`.
     pub source: &'static str,
-    /// False where a side stores six digits only: then equal text is not an exact tie.
+    /// False where a side stores rounded values or log-probabilities: then equal values are not an exact tie.
     pub exact: bool,
+    /// A side stores six significant digits.
+    pub six_digits: bool,
+    /// Below this no two values can be told apart, whatever their dtype: both errors of a printed or coded value, or the
+    /// rounding of an f32 log-softmax.
+    pub least: f64,
 }
+
+/// Distance of neighbouring f32 values at the size of a log-sum-exp (below 64): log-probabilities are rounded there, and two
+/// different logits may give one of them.
+const LOGPROB_STEP: f64 = 1.0 / 262_144.0;
 
 impl Step {
     /// Takes the coarser declared dtype of the two sides; without one, the grid that an importer snapped to; without
     /// that, the coarsest of bf16 and f16 on which all of `values` lie, else f32.
     pub fn choose(left: &Manifest, right: &Manifest, values: impl Fn(DType) -> bool) -> Self {
-        let exact = [left, right].iter().all(|side| side.encoding.exact());
+        let sides = [left, right];
+        let logits = |side: &&Manifest| side.limits.values == Values::Logits;
+        let exact = sides.iter().all(|side| side.encoding.exact() && logits(side));
+        let six_digits = sides.iter().any(|side| side.encoding == ValueEncoding::Digits6);
+        let least = sides
+            .iter()
+            .map(|side| {
+                let coded = match Precision::of(side) {
+                    Precision::Within(error) => 2.0 * error,
+                    _ => 0.0,
+                };
+                if logits(side) { coded } else { coded.max(LOGPROB_STEP) }
+            })
+            .fold(0.0, f64::max);
+        let step = |dtype, source| Self { dtype, source, exact, six_digits, least };
         let snapped = |side: &Manifest| match side.encoding {
             ValueEncoding::SnappedBf16 => Some(DType::Bf16),
             ValueEncoding::SnappedF16 => Some(DType::F16),
             _ => None,
         };
         if let Some(dtype) = coarser(left.dtype, right.dtype) {
-            return Self { dtype, source: "declared", exact };
+            return step(dtype, "declared");
         }
         if let Some(dtype) = coarser(snapped(left), snapped(right)) {
-            return Self { dtype, source: "encoding", exact };
+            return step(dtype, "encoding");
         }
         let dtype = [DType::Bf16, DType::F16].into_iter().find(|dtype| values(*dtype));
-        Self { dtype: dtype.unwrap_or(DType::F32), source: "values", exact }
+        step(dtype.unwrap_or(DType::F32), "values")
     }
 
-    /// Length of one step at the size of `value`: one ULP, or one unit of the sixth digit where that is more and only
-    /// digits are stored.
+    /// Length of one step at the size of `value`: one ULP, or what the stored values can tell apart where that is more (one unit
+    /// of the sixth digit, both errors of a printed or coded value).
     #[must_use]
     pub fn size(self, value: f64) -> Option<f64> {
-        let ulp = ulp(self.dtype, value)?;
-        if self.exact || value == 0.0 {
+        let ulp = ulp(self.dtype, value)?.max(self.least);
+        if !self.six_digits || value == 0.0 {
             return Some(ulp);
         }
         let digit = 10f64.powf(value.abs().log10().floor() - 5.0);
@@ -149,7 +175,13 @@ mod tests {
 
     #[test]
     fn six_stored_digits_make_the_step_one_unit_of_the_sixth_digit() {
-        let step = Step { dtype: DType::F32, source: "declared", exact: false };
+        let step = Step {
+            dtype: DType::F32,
+            source: "declared",
+            exact: false,
+            six_digits: true,
+            least: 0.0,
+        };
         let size = step.size(27.5312).unwrap();
         assert!((size - 1e-4).abs() < 1e-12, "{size}");
         assert!((step.count(2e-4, 27.5312).unwrap() - 2.0).abs() < 1e-9);

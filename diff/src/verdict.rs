@@ -2,6 +2,7 @@
 
 use lockstep_traces::Verdict;
 
+use crate::precision::Scale;
 use crate::report::{Alignment, NoiseReport, Split, SplitClass, Splits};
 
 /// What the judgement of one sample rests on.
@@ -20,6 +21,18 @@ pub(crate) struct Facts<'a> {
     pub(crate) relative_l2: Option<f64>,
     pub(crate) max_abs: Option<f64>,
     pub(crate) exact: bool,
+    /// Both sides are exact or hold six digits.
+    pub(crate) digits_only: bool,
+    /// How values were compared.
+    pub(crate) scale: Scale,
+    /// `logits`, `log-probabilities` or `ranks`.
+    pub(crate) noun: &'static str,
+    /// Both sides count cache rows.
+    pub(crate) rows_known: bool,
+    /// Parts that a side lacks, as the end of a sentence.
+    pub(crate) lacking: String,
+    /// Rows whose chosen tokens were compared.
+    pub(crate) tokens_compared: u64,
     /// Why rows are missing though nothing differs: a side is incomplete.
     pub(crate) unfinished: Option<String>,
     pub(crate) noise: Option<&'a NoiseReport>,
@@ -66,16 +79,14 @@ pub(crate) fn judge(facts: &Facts<'_>) -> (Verdict, String) {
     if let Some(split) = &facts.splits.structural {
         return (
             Verdict::Diverged,
-            format!("rows differ from position {} on, logits do not", split.position),
+            format!("rows differ from position {} on, {} do not", split.position, facts.noun),
         );
     }
     if let Some(why) = &facts.unfinished {
         return incomparable(why.clone());
     }
     if facts.without_logits == facts.compared {
-        return incomparable(
-            "no logits are stored on a side: tokens and rows agree, numbers were not compared",
-        );
+        return without_values(facts);
     }
     if facts.tie_parting.is_some() || facts.tie_flips > 0 {
         let at = facts
@@ -83,14 +94,52 @@ pub(crate) fn judge(facts: &Facts<'_>) -> (Verdict, String) {
             .map_or_else(String::new, |split| format!(" at position {}", split.position));
         return (Verdict::Tie, format!("only choices among exactly equal logits differ{at}"));
     }
-    if facts.exact {
-        (Verdict::Identical, format!("{} rows are equal in everything stored", facts.compared))
-    } else {
-        (
-            Verdict::WithinNoise,
-            format!("{} rows are equal to six digits; bits are not stored", facts.compared),
-        )
+    agreed(facts)
+}
+
+/// Everything that was compared agrees. Only what lacks no part of the evidence is identical; otherwise the sentence says what
+/// was compared, and what was not.
+fn agreed(facts: &Facts<'_>) -> (Verdict, String) {
+    let rows = facts.compared;
+    if facts.exact && facts.lacking.is_empty() {
+        return (Verdict::Identical, format!("{rows} rows are equal in everything stored"));
     }
+    let text = match facts.scale {
+        _ if facts.exact => format!("{rows} rows are equal in everything stored"),
+        _ if facts.digits_only => {
+            format!("{rows} rows are equal to six digits; bits are not stored")
+        }
+        Scale::Same => format!(
+            "{} of {rows} rows are equal within the precision in which their {} are written",
+            rows.saturating_sub(facts.without_logits),
+            facts.noun
+        ),
+        Scale::Normalised { .. } => format!(
+            "log-probabilities of {} of {rows} rows agree within the rounding of an f32 log-softmax and of the values as written",
+            rows.saturating_sub(facts.without_logits)
+        ),
+        Scale::Ranks | Scale::Nothing => format!("tokens and ranks of {rows} rows agree"),
+    };
+    (Verdict::WithinNoise, text + &facts.lacking)
+}
+
+/// No pair of rows has values on both sides. Where a source says that it has none, agreement of all that it does have is
+/// parity; where a trace that should hold values holds none, it is not.
+fn without_values(facts: &Facts<'_>) -> (Verdict, String) {
+    let tokens = facts.tokens_compared;
+    if tokens > 0 && facts.scale == Scale::Nothing {
+        return (
+            Verdict::WithinNoise,
+            format!("the chosen tokens of {tokens} rows agree{}", facts.lacking),
+        );
+    }
+    let others = match (tokens > 0, facts.rows_known) {
+        (true, true) => "tokens and rows agree, numbers were not compared",
+        (true, false) => "tokens agree, numbers and rows were not compared",
+        (false, true) => "rows agree, numbers and chosen tokens were not compared",
+        (false, false) => "nothing was compared",
+    };
+    incomparable(format!("no logits are stored on a side: {others}{}", facts.lacking))
 }
 
 fn choices(facts: &Facts<'_>) -> Option<String> {
@@ -145,7 +194,7 @@ fn differing(facts: &Facts<'_>) -> (Verdict, String) {
         .as_ref()
         .map_or_else(String::new, |split| format!(" from row {} on", split.position));
     if let Some(noise) = facts.noise {
-        let text = format!("logits differ{at} ({size}); {}", noise.summary);
+        let text = format!("{} differ{at} ({size}); {}", facts.noun, noise.summary);
         return match &noise.verdict {
             Verdict::WithinNoise | Verdict::Identical | Verdict::Tie => {
                 (Verdict::WithinNoise, text)
@@ -158,15 +207,16 @@ fn differing(facts: &Facts<'_>) -> (Verdict, String) {
         let within = facts.relative_l2.is_some_and(|relative| relative <= tolerance.relative_l2);
         let words = if within { "within" } else { "beyond" };
         let text = format!(
-            "logits differ{at} ({size}), {words} the fixed tolerance {:.1e}: {}",
-            tolerance.relative_l2, tolerance.reason
+            "{} differ{at} ({size}), {words} the fixed tolerance {:.1e}: {}",
+            facts.noun, tolerance.relative_l2, tolerance.reason
         );
         return (if within { Verdict::WithinNoise } else { Verdict::Diverged }, text);
     }
     (
         Verdict::Diverged,
         format!(
-            "logits differ{at} ({size}); argmax and tokens agree; without a control noise is not judged"
+            "{} differ{at} ({size}); argmax and tokens agree; without a control noise is not judged",
+            facts.noun
         ),
     )
 }

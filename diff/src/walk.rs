@@ -1,12 +1,14 @@
 //! Walk over the paired rows whose inputs are equal: the four firsts, ties, figures and curves.
 
-use lockstep_traces::Phase;
+use lockstep_traces::{Phase, UNKNOWN_TOKEN};
 
 use crate::context::Context;
+use crate::factor::Factor;
 use crate::figures::Figures;
+use crate::precision::Scale;
 use crate::report::{NonFinite, RowView, SeriesPoint, Split, SplitClass, SplitKind, Splits};
 use crate::side::{Row, Track};
-use crate::splits::{Choice, RowMatch, RowState, choose, plain_split, row_view};
+use crate::splits::{Beside, Choice, RowMatch, RowState, choose, plain_split, row_view};
 use crate::ties::Ledger;
 
 /// What the walk has collected.
@@ -26,6 +28,43 @@ pub(crate) struct Walk {
     pub(crate) tie_flips: u64,
     pub(crate) prompt_flips: u64,
     pub(crate) first_prompt_flip: Option<u32>,
+    pub(crate) factor: Factor,
+    /// Pairs of rows whose chosen tokens are known on both sides, and were not fed by a teacher.
+    pub(crate) tokens_compared: u64,
+    pub(crate) unknown: Unknown,
+}
+
+/// Pairs of rows in which a side does not tell a token.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Unknown {
+    pub(crate) fed: u64,
+    pub(crate) argmax: u64,
+    pub(crate) listed: u64,
+}
+
+impl Unknown {
+    fn count(&mut self, left: &Row<'_>, right: &Row<'_>) {
+        let either = |test: fn(&Row<'_>) -> bool| u64::from(test(left) || test(right));
+        self.fed += either(|row| row.token_id == UNKNOWN_TOKEN);
+        self.argmax += either(|row| row.best().is_none());
+        self.listed += either(|row| row.ids.contains(&UNKNOWN_TOKEN));
+    }
+
+    /// One line where something is not told.
+    pub(crate) fn line(self) -> Option<String> {
+        let parts: Vec<String> =
+            [("fed token", self.fed), ("argmax", self.argmax), ("listed ids", self.listed)]
+                .into_iter()
+                .filter(|(_, rows)| *rows > 0)
+                .map(|(what, rows)| format!("{what} in {rows} rows"))
+                .collect();
+        (!parts.is_empty()).then(|| {
+            format!(
+                "not known on a side, and counted neither as equal nor as different: {}",
+                parts.join(", ")
+            )
+        })
+    }
 }
 
 /// Do the logits of row `i` choose a token of the stream? Rows of the prompt before its last one do not.
@@ -45,8 +84,8 @@ pub(crate) fn point(
         left_margin: left.margin().map(|margin| margin.0),
         right_margin: right.margin().map(|margin| margin.0),
         max_diff: max,
-        left_rows: left.rows_after,
-        right_rows: right.rows_after,
+        left_rows: left.rows().map(|rows| rows.1),
+        right_rows: right.rows().map(|rows| rows.1),
         dependent,
     }
 }
@@ -65,6 +104,11 @@ impl Walk {
         self.points.push(point(left, right, found.max.map(|max| max.3), false));
         self.count_non_finite(left, right);
         self.contradictions += u64::from(found.contradiction);
+        self.unknown.count(left, right);
+        self.tokens_compared += u64::from(drives && chosen.0.is_some() && chosen.1.is_some());
+        if ctx.unsaid {
+            self.factor.push(left, right, ctx.logit);
+        }
         let views = || {
             (Some(row_view(left, chosen.0, ctx.step)), Some(row_view(right, chosen.1, ctx.step)))
         };
@@ -79,9 +123,10 @@ impl Walk {
         }
         self.logits(&found, views, ctx);
         let flip = self.choice(left, right, chosen, drives, &found, ctx);
-        let same_top = left.argmax == right.argmax || flip;
+        let same_top = left.best().zip(right.best()).map(|(l, r)| l == r || flip);
         let token = chosen.0.filter(|_| chosen.0 == chosen.1);
-        self.figures.push(left, right, &found, same_top, token, ctx.step);
+        let probabilities = !matches!(ctx.logit.scale, Scale::Ranks | Scale::Nothing);
+        self.figures.push(left, right, &found, same_top, token, ctx.step, probabilities);
         self.ledger.push(left, right, ctx.step, flip);
     }
 
@@ -121,8 +166,9 @@ impl Walk {
             RowState::Differs => {
                 self.differing += 1;
                 let how = if found.by_hash { "by hash" } else { "by stored values" };
-                let size = match found.max {
-                    Some((id, l, r, abs)) if abs > 0.0 => {
+                let size = match (found.beside, found.max) {
+                    (Some(beside), _) => beside_words(beside),
+                    (None, Some((id, l, r, abs))) if abs > 0.0 => {
                         format!("largest stored difference {abs} (id {id}: {l} against {r})")
                     }
                     _ => "outside the values stored on both sides".to_owned(),
@@ -159,8 +205,8 @@ impl Walk {
             split
         };
         let mut flip = false;
-        if finite && left.argmax != right.argmax {
-            let split = build(SplitKind::Argmax, left.argmax, right.argmax);
+        if let Some((l, r)) = left.best().zip(right.best()).filter(|(l, r)| finite && l != r) {
+            let split = build(SplitKind::Argmax, l, r);
             if split.class == SplitClass::Tie {
                 flip = true;
             } else if !drives {
@@ -183,6 +229,16 @@ impl Walk {
         }
         self.tie_flips += u64::from(flip);
         flip
+    }
+}
+
+fn beside_words(beside: Beside) -> String {
+    match beside {
+        Beside::Sum(l, r) => {
+            format!("log-sum-exp {l} against {r}: outside the values stored on both sides")
+        }
+        Beside::Margin(l, r) => format!("margin of the two largest {l} against {r}"),
+        Beside::Rank(rank, l, r) => format!("rank {rank} is id {l} against id {r}"),
     }
 }
 

@@ -111,18 +111,20 @@ impl Hyper {
         let kv_default = if architecture == Architecture::Mistral { 8 } else { heads };
         let kv_heads =
             resolver.or_default("num_key_value_heads", config.num_key_value_heads, kv_default);
+        let kv_heads = resolver.size("num_key_value_heads", Some(kv_heads))?;
         // Qwen3Config fixes 128 whatever the widths; the other classes divide.
         let head_dim_default = match architecture {
             Architecture::Qwen3 => 128,
             _ => hidden / heads,
         };
         let head_dim = resolver.or_default("head_dim", config.head_dim, head_dim_default);
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+        let head_dim = resolver.size("head_dim", Some(head_dim))?;
+        if !heads.is_multiple_of(kv_heads) {
             return Err(resolver.error(format!(
                 "num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
             )));
         }
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
+        if !head_dim.is_multiple_of(2) {
             return Err(
                 resolver.error(format!("head_dim {head_dim} cannot be rotated; it must be even"))
             );
@@ -143,6 +145,12 @@ impl Hyper {
             resolver.defaulted.push("rope_theta");
         }
         let layers = resolver.size("num_hidden_layers", config.num_hidden_layers)?;
+        // What is kept for each layer is made now; a number that no weights stand behind must cost nothing.
+        if layers > LAYER_LIMIT {
+            return Err(resolver.error(format!(
+                "num_hidden_layers = {layers}: more than {LAYER_LIMIT} layers are not computed"
+            )));
+        }
         let windows = resolver.windows(config, architecture, layers)?;
         Ok(Self {
             architecture,
@@ -219,6 +227,9 @@ impl Hyper {
         set("model.sliding_windows", "sliding_window", listed.to_vec().into());
     }
 }
+
+/// Most layers of a model; a thousand times those of the first transformers, and far above any that is published.
+const LAYER_LIMIT: usize = 12_000;
 
 struct Resolver {
     path: PathBuf,

@@ -10,6 +10,7 @@ use std::path::Path;
 use lockstep_traces::{ModelConfig, RopeParameters};
 
 use crate::ReferenceError;
+use crate::select::Real;
 
 /// Scaling of the frequencies.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -169,34 +170,46 @@ impl Rope {
     /// Inverse frequencies, `head_dim / 2` values in f32, each operation rounded to f32 as in the original.
     #[must_use]
     pub fn inv_freq(&self) -> Vec<f32> {
+        self.frequencies()
+    }
+
+    /// The same in f64: what the configuration asks for, before any rounding. Divisors of the configuration keep their f32 values.
+    #[must_use]
+    pub fn inv_freq_f64(&self) -> Vec<f64> {
+        self.frequencies()
+    }
+
+    fn frequencies<R: Real>(&self) -> Vec<R> {
         if let Some(given) = &self.given {
-            return given.clone();
+            return given.iter().map(|freq| R::of(f64::from(*freq))).collect();
         }
         let half = self.head_dim / 2;
+        let one = R::of(1.0);
         let periods = (0..half).map(|index| {
-            let exponent = (2 * index) as f32 / self.head_dim as f32;
-            self.theta.powf(f64::from(exponent)) as f32
+            let exponent = R::of((2 * index) as f64) / R::of(self.head_dim as f64);
+            R::of(self.theta.powf(exponent.wide()))
         });
         match self.kind {
-            RopeKind::Default => periods.map(|period| 1.0 / period).collect(),
+            RopeKind::Default => periods.map(|period| one / period).collect(),
             RopeKind::Factors => periods
                 .zip(&self.divisors)
-                .map(|(period, divisor)| 1.0 / period / divisor)
+                .map(|(period, divisor)| one / period / R::of(f64::from(*divisor)))
                 .collect(),
             RopeKind::Linear { factor } => {
-                periods.map(|period| 1.0 / period / factor as f32).collect()
+                periods.map(|period| one / period / R::of(factor)).collect()
             }
             RopeKind::Llama3 { factor, low, high, original } => periods
-                .map(|period| llama3(1.0 / period, [factor, low, high, original].map(|v| v as f32)))
+                .map(|period| llama3(one / period, [factor, low, high, original].map(R::of)))
                 .collect(),
             RopeKind::Yarn { factor, .. } => {
                 let (start, end) = self.yarn_ramp();
+                let (start, end) = (R::of(start), R::of(end));
                 periods
                     .enumerate()
                     .map(|(index, period)| {
-                        let ramp = ((index as f32 - start) / (end - start)).clamp(0.0, 1.0);
-                        let keep = 1.0 - ramp;
-                        1.0 / (factor as f32 * period) * (1.0 - keep) + 1.0 / period * keep
+                        let ramp = clamp((R::of(index as f64) - start) / (end - start));
+                        let keep = one - ramp;
+                        one / (R::of(factor) * period) * (one - keep) + one / period * keep
                     })
                     .collect()
             }
@@ -204,7 +217,7 @@ impl Rope {
     }
 
     /// First and last dimension of YaRN's ramp.
-    fn yarn_ramp(&self) -> (f32, f32) {
+    fn yarn_ramp(&self) -> (f64, f64) {
         let RopeKind::Yarn { beta_fast, beta_slow, original, truncate, .. } = self.kind else {
             return (0.0, 1.0);
         };
@@ -219,7 +232,7 @@ impl Rope {
         let (start, end) = (start.max(0.0), end.min(dim - 1.0));
         // A ramp of no length would divide by zero; the original widens it by the same amount.
         let end = if (end - start).abs() < f64::EPSILON { end + 0.001 } else { end };
-        (start as f32, end as f32)
+        (start, end)
     }
 
     /// cos and sin, `[positions, head_dim / 2]` each. In f32 the angle is one f32 product, as an engine with an f32
@@ -262,135 +275,29 @@ fn attention_scaling(kind: RopeKind, block: &RopeParameters) -> f64 {
     }
 }
 
-fn llama3(freq: f32, [factor, low, high, original]: [f32; 4]) -> f32 {
-    let wavelength = std::f32::consts::TAU / freq;
+fn llama3<R: Real>(freq: R, [factor, low, high, original]: [R; 4]) -> R {
+    let one = R::of(1.0);
+    let wavelength = R::of(std::f64::consts::TAU) / freq;
     if wavelength > original / low {
         freq / factor
     } else if wavelength < original / high {
         freq
     } else {
         let smooth = (original / wavelength - low) / (high - low);
-        (1.0 - smooth) * freq / factor + smooth * freq
+        (one - smooth) * freq / factor + smooth * freq
+    }
+}
+
+/// Into 0 ..= 1.
+fn clamp<R: Real>(value: R) -> R {
+    if value < R::ZERO {
+        R::ZERO
+    } else if value > R::of(1.0) {
+        R::of(1.0)
+    } else {
+        value
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rope(block: RopeParameters, context: usize, head_dim: usize) -> Rope {
-        let config = ModelConfig {
-            rope_parameters: Some(block),
-            max_position_embeddings: Some(context),
-            ..ModelConfig::default()
-        };
-        Rope::resolve(&config, head_dim, Path::new("config.json")).unwrap().0
-    }
-
-    fn block(kind: &str) -> RopeParameters {
-        RopeParameters {
-            rope_type: Some(kind.to_owned()),
-            rope_theta: Some(10_000.0),
-            ..RopeParameters::default()
-        }
-    }
-
-    fn close(left: f32, right: f64) {
-        assert!((f64::from(left) / right - 1.0).abs() < 3e-7, "{left} against {right}");
-    }
-
-    #[test]
-    fn plain_frequencies_are_powers_of_the_base() {
-        let freqs = rope(block("default"), 64, 8).inv_freq();
-        for (freq, expected) in freqs.iter().zip([1.0, 0.1, 0.01, 0.001]) {
-            close(*freq, expected);
-        }
-    }
-
-    #[test]
-    fn linear_divides_every_frequency() {
-        let freqs = rope(RopeParameters { factor: Some(4.0), ..block("linear") }, 64, 4).inv_freq();
-        close(freqs[0], 0.25);
-        close(freqs[1], 0.0025);
-    }
-
-    #[test]
-    fn llama3_keeps_short_and_divides_long_wavelengths() {
-        // Wavelengths 6.28, 62.8, 628, 6283 against bounds 8192/4 = 2048 and 8192/1 = 8192: three kept, one on the ramp.
-        let freqs = rope(
-            RopeParameters {
-                factor: Some(8.0),
-                low_freq_factor: Some(1.0),
-                high_freq_factor: Some(4.0),
-                original_max_position_embeddings: Some(8192.0),
-                ..block("llama3")
-            },
-            131_072,
-            8,
-        )
-        .inv_freq();
-        close(freqs[2], 0.01);
-        let smooth = (8192.0 * 0.001 / std::f64::consts::TAU - 1.0) / 3.0;
-        close(freqs[3], 0.001 * ((1.0 - smooth) / 8.0 + smooth));
-    }
-
-    #[test]
-    fn yarn_ramps_between_extrapolation_and_interpolation() {
-        let yarn = rope(
-            RopeParameters {
-                factor: Some(4.0),
-                original_max_position_embeddings: Some(32_768.0),
-                ..block("yarn")
-            },
-            131_072,
-            8,
-        );
-        assert!((yarn.attention_scaling - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-12);
-        // Correction dims: 8 ln(32768/(2 pi b)) / (2 ln 10000) = 2.21 for b = 32 and 3.72 for b = 1, so the ramp runs from 2 to 4.
-        let freqs = yarn.inv_freq();
-        close(freqs[1], 0.1);
-        close(freqs[2], 0.01);
-        close(freqs[3], 0.001 * (0.5 + 0.5 / 4.0));
-        let untruncated = rope(
-            RopeParameters {
-                factor: Some(4.0),
-                original_max_position_embeddings: Some(32_768.0),
-                truncate: Some(false),
-                ..block("yarn")
-            },
-            131_072,
-            8,
-        );
-        assert!((untruncated.yarn_ramp().0 - 2.21).abs() < 0.02, "{:?}", untruncated.yarn_ramp());
-    }
-
-    #[test]
-    fn yarn_takes_the_factor_from_the_context_lengths_when_it_is_left_out() {
-        let parameters =
-            RopeParameters { original_max_position_embeddings: Some(64.0), ..block("yarn") };
-        let kind = rope(parameters, 256, 8).kind;
-        assert!(matches!(kind, RopeKind::Yarn { factor, .. } if (factor - 4.0).abs() < 1e-12));
-    }
-
-    #[test]
-    fn a_table_row_is_cos_and_sin_of_position_times_frequency() {
-        let (cos, sin) = rope(block("default"), 64, 4).table_f64(&[0, 3]);
-        assert_eq!((cos[0].to_bits(), sin[1].to_bits()), (1f64.to_bits(), 0f64.to_bits()));
-        assert!((cos[2] - 3f64.cos()).abs() < 1e-15 && (sin[3] - 0.03f64.sin()).abs() < 1e-8);
-    }
-
-    #[test]
-    fn missing_and_unknown_parameters_are_named() {
-        let fails = |parameters: RopeParameters| {
-            let config =
-                ModelConfig { rope_parameters: Some(parameters), ..ModelConfig::default() };
-            Rope::resolve(&config, 8, Path::new("config.json")).unwrap_err().to_string()
-        };
-        assert!(fails(block("linear")).contains("factor is missing"));
-        assert!(fails(block("longrope")).contains("longrope"));
-        assert!(
-            fails(RopeParameters { rope_theta: Some(-1.0), ..block("default") })
-                .contains("rope_theta")
-        );
-    }
-}
+mod tests;

@@ -3,6 +3,8 @@
 pub mod conformance;
 pub mod error;
 pub mod forward;
+pub mod keepsets;
+pub mod rope;
 pub mod sampler;
 pub mod selector;
 

@@ -9,6 +9,7 @@ pub mod error;
 pub mod escape;
 pub mod html;
 pub mod json;
+pub mod junit;
 pub mod model;
 pub mod num;
 pub mod tensors;

@@ -95,6 +95,9 @@ pub struct Hyper {
     pub settings: BTreeMap<String, Setting>,
 }
 
+/// Layers at most: lists by layer are made before any weight is seen, and the deepest models have some hundred.
+const MOST_LAYERS: usize = 1 << 14;
+
 impl Hyper {
     /// Query heads per KV head.
     #[must_use]
@@ -185,6 +188,10 @@ impl Hyper {
         let llama = architecture == Architecture::Llama;
         let checkpoint_dtype = fields.dtype(config)?;
         let layers = fields.required("num_hidden_layers", config.num_hidden_layers)?;
+        if layers > MOST_LAYERS {
+            let what = format!("{layers} is no number of layers; at most {MOST_LAYERS} are read");
+            return Err(fields.error("num_hidden_layers", what));
+        }
         let (attention_bias, output_bias) = match architecture {
             Architecture::Qwen2 => {
                 fields.note("attention_bias", true, "architecture");

@@ -24,6 +24,17 @@ pub enum Found {
     Nothing,
 }
 
+/// Builds a tokenizer. The crate panics on some damaged definitions where it should report them; such a file is an error here.
+fn built(
+    build: impl FnOnce() -> tokenizers::Result<tokenizers::Tokenizer>,
+) -> Result<tokenizers::Tokenizer, String> {
+    // Nothing that `build` may have left half-done is used after a panic.
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(build)) {
+        Ok(built) => built.map_err(|error| error.to_string()),
+        Err(_) => Err("damaged: its reader gave up; copy the file again".to_owned()),
+    }
+}
+
 impl Tokenizer {
     /// Looks for `tokenizer.json` in `dir`, or in the metadata where `dir` is a GGUF file.
     ///
@@ -37,9 +48,9 @@ impl Tokenizer {
         if !path.is_file() {
             return Ok(Found::Nothing);
         }
-        match tokenizers::Tokenizer::from_file(&path) {
+        match built(|| tokenizers::Tokenizer::from_file(&path)) {
             Ok(inner) => Ok(Found::Tokenizer(Box::new(Self { path, inner }))),
-            Err(error) => Err(RuntimeError::Tokenizer { path, what: error.to_string() }),
+            Err(what) => Err(RuntimeError::Tokenizer { path, what }),
         }
     }
 
@@ -102,5 +113,25 @@ impl Tokenizer {
 
     fn fault(&self, what: String) -> RuntimeError {
         RuntimeError::Tokenizer { path: self.path.clone(), what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_on_which_the_crate_panics_is_an_error() {
+        // A step's type that ends in the middle of the next key.
+        let text = r#"{"version":"1.0","added_tokens":[],"decoder":{"type":"Byteull,"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}"#;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        for end in 1..text.len() {
+            std::fs::write(&path, &text[..end]).unwrap();
+            let error = Tokenizer::find(dir.path()).unwrap_err().to_string();
+            assert!(error.contains("tokenizer.json"), "{error}");
+        }
+        let gave_up = built(|| panic!("as the crate does")).unwrap_err();
+        assert!(gave_up.contains("gave up"));
     }
 }

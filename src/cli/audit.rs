@@ -2,7 +2,30 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
+
+/// `audit`: evidence, or one of the parts below.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct AuditVerb {
+    /// What else than runs and artifacts.
+    #[command(subcommand)]
+    pub(crate) what: Option<AuditCommand>,
+    /// Runs and artifacts.
+    #[command(flatten)]
+    pub(crate) evidence: AuditArgs,
+}
+
+/// What `audit` judges besides runs and artifacts.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Arms of an experiment: may a difference of scores be put down to one factor?
+    ///
+    /// [{"arm": "dense", FACTOR: level, .., "score": 0.95}, ..], a list or one a line. Two arms control a factor where they differ in nothing
+    /// else; an absent factor and null are the same level. Exit 0 where every controlled pair differs, 1 where none does, 4 where the factor
+    /// is confounded with others or controls disagree.
+    Arms(super::ArmsArgs),
+}
 
 /// `audit`.
 #[derive(Debug, Args)]

@@ -97,6 +97,31 @@ pub(crate) enum CheckCommand {
     Compaction(super::CheckCompactionArgs),
     /// Context logits against the prompt that they belong to; rows may be missing at the front.
     Logits(super::CheckLogitsArgs),
+    /// Rows of a cache after each step against a window, or against sinks and recent rows.
+    ///
+    /// {"window": W, "steps": [{"after_tokens": n, NAME: [position | null, ..], ..}, ..]} or {"sink": S, "recent": R, "start": [position,
+    /// ..], "steps": [{"new": position | [position, ..], NAME: [..], ..}, ..]}: NAME is an implementation, its list the position in each
+    /// slot, null for a slot that was never written. A mistake is named where it gives every state.
+    States(super::FormArgs),
+    /// Keys that each query sees: engines against a sliding window and against each other.
+    ///
+    /// {"sliding_window": W, "first_query": 0, ENGINE: [[key, ..], ..], ..}: list i belongs to query first_query + i; a row of true and false
+    /// is a mask. The window counts the current key unless "window_counts_current" is false.
+    Visible(super::FormArgs),
+    /// Positions of cached cells after shifts and removals, and whether their keys were turned with them.
+    ///
+    /// {"cells": [position, ..], "theta": radians a position, "ops": [{"op": "add", "from_pos": p, "to_pos": q, "delta": d}, {"op": "rm", ..},
+    /// {"op": "div", .., "factor": n}], "observed_pos..": [..], "observed_angle..": [..]}: ranges are [from_pos, to_pos), to the end
+    /// without to_pos; lists go by cell, null for one that is gone. "angles_wrapped": true where angles are known up to whole turns.
+    Shifts(super::FormArgs),
+    /// Keep-sets under a trigonometric score of positions, and the time t that an engine took for it.
+    ///
+    /// SPEC: {"amp": [..], "omega": [..], "phase": [..], "budget": B}: a row at position p scores sum_f amp[f]*cos(omega[f]*(t-p)+phase[f]),
+    /// the B largest stay, ties go to the smaller p. KEEPS: [{"compaction": 1, "absolute_position": N, "rows": [position, ..], "kept":
+    /// [position, ..]}, ..]. Each compaction is recomputed from the rows that the engine had.
+    Keepsets(super::KeepsetsArgs),
+    /// An engine's rotary tables against what configurations ask for: base, scaling, phase errors.
+    Rope(super::RopeArgs),
 }
 
 /// `check positions`.

@@ -6,11 +6,14 @@ mod check;
 mod claim;
 mod evaluate;
 mod foreign;
+mod kld;
 mod loose;
 mod ops;
+mod parse;
 mod run;
 mod sampler;
 mod score;
+mod states;
 mod tensors;
 mod tokens;
 
@@ -18,7 +21,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use audit::{AsideArgs, AuditArgs};
+pub(crate) use audit::{AsideArgs, AuditArgs, AuditCommand, AuditVerb};
 pub(crate) use bench::{BenchArgs, BenchCommand};
 pub(crate) use check::{
     CheckArgs, CheckCommand, ConformanceArgs, DiffArgs, ForwardArgs, ReplayCommand, ReplayPolicy,
@@ -26,14 +29,17 @@ pub(crate) use check::{
 };
 pub(crate) use claim::{ClaimAddArgs, ClaimCommand};
 pub(crate) use evaluate::{BenchMergeArgs, BenchRunArgs, PromptArgs, ScoringArgs};
-pub(crate) use foreign::{ExportArgs, ExportKind, ImportArgs, ImportKind};
+pub(crate) use foreign::{ExportArgs, ExportKind, ImportArgs, ImportKind, LabelsArg, ValuesArg};
+pub(crate) use kld::DiffKldArgs;
 pub(crate) use loose::{CheckCompactionArgs, CheckLogitsArgs, StyleArg};
 pub(crate) use ops::{OpsArgs, OpsCells, OpsDevice};
+pub(crate) use parse::{Refused, parse};
 pub(crate) use run::{
     CalibrateArgs, DemoArgs, DeviceArgs, PolicyArgs, RecordArgs, RunArgs, SamplingArgs,
 };
 pub(crate) use sampler::SamplerArgs;
 pub(crate) use score::{GateReference, ScoreArgs};
+pub(crate) use states::{ArmsArgs, FormArgs, KeepsetsArgs, RopeArgs};
 pub(crate) use tensors::{DetailArg, DiffTensorsArgs};
 pub(crate) use tokens::{CheckTokensArgs, DiffCommand, DiffLogprobsArgs, DiffTokensArgs, DiffVerb};
 
@@ -89,7 +95,7 @@ pub(crate) enum Command {
     /// Find the first places where two traces part. The baseline comes first.
     Diff(DiffVerb),
     /// Audit runs and artifacts: do they prove what they are used for?
-    Audit(AuditArgs),
+    Audit(AuditVerb),
     /// Check one run against what must hold.
     #[command(subcommand)]
     Check(CheckCommand),

@@ -25,6 +25,8 @@ pub(crate) enum DiffCommand {
     Tokens(DiffTokensArgs),
     /// Two files of log-probabilities, as servers answer them.
     Logprobs(DiffLogprobsArgs),
+    /// A target against a KLD base file of llama-perplexity: its figures, errors by chunk, what its codes can hide.
+    Kld(super::DiffKldArgs),
     /// Two sets of tensors: files or folders of dumps, matched by name or by rule.
     Tensors(Box<super::DiffTensorsArgs>),
 }

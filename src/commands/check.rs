@@ -32,6 +32,11 @@ pub(crate) fn execute(command: &CheckCommand, format: Format) -> anyhow::Result<
         CheckCommand::Compaction(args) => super::loose::check_compaction(args, format),
         CheckCommand::Logits(args) => super::loose::check_logits(args, format),
         CheckCommand::Tokens(args) => super::tokens::check(args, format),
+        CheckCommand::States(args) => super::states::cache(args, format),
+        CheckCommand::Visible(args) => super::states::visible(args, format),
+        CheckCommand::Shifts(args) => super::states::shifts(args, format),
+        CheckCommand::Keepsets(args) => super::states::keepsets(args, format),
+        CheckCommand::Rope(args) => super::rope::execute(args, format),
         CheckCommand::Sampler(args) => super::sampler::execute("check sampler", args, format),
     }
 }

@@ -1,36 +1,87 @@
 //! Inputs that several verbs read: traces with their samples, datasets, faults.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context as _;
 use lockstep_diff::Side;
 use lockstep_runtime::engine::Request;
+use lockstep_runtime::weights::open_gguf;
+use lockstep_traces::gguf::{GgufArray, GgufValue, is_gguf};
 use lockstep_traces::hash::sha256_file;
+use lockstep_traces::limits::TokenIds;
+use lockstep_traces::recorded;
 use lockstep_traces::store::{RunReader, is_run};
-use lockstep_traces::{Cause, Loaded, SampleRow};
+use lockstep_traces::{Cause, Loaded, ModelConfig, SampleRow, TokenTexts};
 use serde::Deserialize;
 
 use crate::exit::usage;
 
 /// A trace with its finished samples, ready for a comparison.
+#[derive(Clone)]
 pub(crate) struct Trace {
     pub(crate) label: String,
     pub(crate) loaded: Loaded,
     pub(crate) samples: Vec<SampleRow>,
     /// sha256 of the manifest of a run.
     pub(crate) identity: Option<String>,
+    /// What its ids stand for, where they only number texts.
+    token_texts: Option<TokenTexts>,
+    /// Its ids were brought to one numbering with the other side's.
+    pub(crate) joint: bool,
+    /// Bytes of the tokens of that numbering, where no tokenizer has it.
+    pub(crate) names: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Trace {
-    /// Reads a run folder or a foreign trace.
+    /// Reads a run folder, a recording or a foreign trace.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let label = path.display().to_string();
+        if recorded::is_recorded(path) {
+            let (loaded, samples) = recorded::load_recorded(path)?;
+            return Ok(Self {
+                label,
+                loaded,
+                samples,
+                identity: None,
+                token_texts: None,
+                joint: false,
+                names: BTreeMap::new(),
+            });
+        }
         let loaded = lockstep_traces::load(path)?;
         let (samples, identity) = if is_run(path) {
             (RunReader::open(path)?.samples()?, Some(sha256_file(path.join("manifest.json"))?))
         } else {
             (Vec::new(), None)
         };
-        Ok(Self { label: path.display().to_string(), loaded, samples, identity })
+        let invented = loaded.manifest.limits.token_ids == TokenIds::Invented;
+        let token_texts = if invented { TokenTexts::read(path)? } else { None };
+        Ok(Self {
+            label,
+            loaded,
+            samples,
+            identity,
+            token_texts,
+            joint: false,
+            names: BTreeMap::new(),
+        })
+    }
+
+    /// Its ids only number texts.
+    pub(crate) fn numbers_texts(&self) -> bool {
+        self.loaded.manifest.limits.token_ids == TokenIds::Invented
+    }
+
+    /// What its ids stand for.
+    pub(crate) fn texts(&self) -> anyhow::Result<&TokenTexts> {
+        self.token_texts.as_ref().ok_or_else(|| {
+            anyhow::anyhow!(
+                "{}: its token ids number texts, and {} is missing; import the run again",
+                self.label,
+                lockstep_traces::token_texts::FILE
+            )
+        })
     }
 
     /// Drops the rows of every other sample.
@@ -48,7 +99,7 @@ impl Trace {
 
     /// Gives the samples the ids that those of `other` bear, in order.
     pub(crate) fn rename_as(&mut self, other: &Self) {
-        let map: std::collections::BTreeMap<String, String> =
+        let map: BTreeMap<String, String> =
             self.loaded.samples.iter().cloned().zip(other.loaded.samples.iter().cloned()).collect();
         let rename = |id: &mut String| {
             if let Some(new) = map.get(id.as_str()) {
@@ -187,4 +238,25 @@ pub(crate) fn request(
         gold: row.answer,
         seed_index: Some(row.seed_index.unwrap_or(index as u64)),
     })
+}
+
+/// Entries of a row of logits of a model: `vocab_size` of its config.json, or the tokens of a GGUF file.
+pub(crate) fn vocabulary(model: &Path) -> anyhow::Result<usize> {
+    let unknown = || {
+        usage(format!("--model {}: it does not say its vocabulary; give --vocab", model.display()))
+    };
+    if is_gguf(model) {
+        let (_, header) = open_gguf(model)?;
+        return match header.get("tokenizer.ggml.tokens") {
+            Some(GgufValue::Array(GgufArray(tokens))) => Ok(tokens.len()),
+            _ => Err(unknown()),
+        };
+    }
+    let config = ModelConfig::read(model)?;
+    config.vocab_size.ok_or_else(unknown)
+}
+
+/// A count of the command line.
+pub(crate) fn wide(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }

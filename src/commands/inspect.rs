@@ -7,8 +7,9 @@ use std::path::Path;
 
 use lockstep_runtime::weights::WeightFiles;
 use lockstep_traces::gguf::is_gguf;
+use lockstep_traces::limits::{TokenIds, Values};
 use lockstep_traces::store::{DumpFile, RunReader, StepColumns, is_run};
-use lockstep_traces::{Choice, Loaded, Status as RunStatus, StepRow};
+use lockstep_traces::{Choice, Loaded, SourceLimits, Status as RunStatus, StepRow, UNKNOWN_TOKEN};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,6 +27,7 @@ struct Summary {
     device: String,
     dtype: Option<&'static str>,
     encoding: Value,
+    limits: SourceLimits,
     rows_exact: bool,
     includes_prompt: bool,
     samples: Vec<SampleSummary>,
@@ -58,12 +60,19 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
     if is_gguf(&args.run) || has_extension(&args.run, "gguf") {
         return gguf::execute(&args.run, format);
     }
+    if lockstep_traces::parquet_trace::is_parquet(&args.run) {
+        return trace(args, format);
+    }
     if lockstep_traces::logprobs::looks_like(&args.run) {
         return super::logprobs::inspect(args, format);
     }
     if !is_run(&args.run) && lockstep_traces::tensor_files::recognised(&args.run) {
         return super::tensors::inspect(&args.run, format);
     }
+    trace(args, format)
+}
+
+fn trace(args: &InspectArgs, format: Format) -> anyhow::Result<Status> {
     let loaded = lockstep_traces::load(&args.run)?;
     let summary = summarise(args, &loaded)?;
     console::answer(format, &text(&summary), &summary)?;
@@ -90,6 +99,7 @@ fn summarise(args: &InspectArgs, loaded: &Loaded) -> anyhow::Result<Summary> {
         device: manifest.device.clone(),
         dtype: manifest.dtype.map(lockstep_traces::DType::name),
         encoding: serde_json::to_value(manifest.encoding)?,
+        limits: manifest.limits.clone(),
         rows_exact: manifest.rows_exact,
         includes_prompt: manifest.includes_prompt,
         samples,
@@ -185,6 +195,9 @@ fn text(summary: &Summary) -> String {
             ))
         );
     }
+    for line in limit_lines(&summary.limits) {
+        let _ = writeln!(out, "  limit: {line}");
+    }
     for remark in &summary.remarks {
         let _ = writeln!(out, "  note: {remark}");
     }
@@ -193,19 +206,57 @@ fn text(summary: &Summary) -> String {
             .top_ids
             .iter()
             .zip(&row.top_logits)
-            .map(|(id, logit)| format!("{id}:{logit}"))
+            .map(|(id, logit)| format!("{}:{logit}", token(*id)))
             .collect();
-        let next = row.next_token.map_or_else(|| "-".to_owned(), |id| id.to_string());
+        let next = row.next_token.map_or_else(|| "-".to_owned(), token);
+        let rows = if summary.limits.rows {
+            format!("{}>{}", row.rows_before, row.rows_after)
+        } else {
+            "?".to_owned()
+        };
         let _ = writeln!(
             out,
-            "  {} fed {} rows {}>{} next {next} top {}",
+            "  {} fed {} rows {rows} next {next} top {}",
             row.position,
-            row.token_id,
-            row.rows_before,
-            row.rows_after,
+            token(row.token_id),
             top.join(" ")
         );
     }
+    out
+}
+
+/// An id, or `?` where it is not known.
+fn token(id: u32) -> String {
+    if id == UNKNOWN_TOKEN { "?".to_owned() } else { id.to_string() }
+}
+
+/// What the source could not say.
+fn limit_lines(limits: &SourceLimits) -> Vec<String> {
+    let mut out = Vec::new();
+    out.extend(match limits.values {
+        Values::Logits => None,
+        Values::Logprobs => Some("values are log-probabilities before temperature and filters"),
+        Values::ProcessedLogprobs => Some("values are log-probabilities after temperature or filters"),
+        Values::UnsaidLogprobs => {
+            Some("values are log-probabilities; whether before or after temperature and filters is not said")
+        }
+        Values::Nothing => Some("values are not available"),
+    });
+    out.extend(match limits.token_ids {
+        TokenIds::Given => None,
+        TokenIds::Tokenizer => Some("token ids were found by a tokenizer; the source gives texts"),
+        TokenIds::Invented => Some("token ids number the texts of this run (token_texts.json)"),
+        TokenIds::Nothing => Some("token ids are not available"),
+    });
+    if !limits.rows {
+        out.push("row counts are not available");
+    }
+    let mut out: Vec<String> = out.into_iter().map(str::to_owned).collect();
+    out.extend(
+        limits.decimals.map(|digits| format!("values have {digits} digits behind the point")),
+    );
+    out.extend(limits.value_error.map(|error| format!("values are off by up to {error:.2e} nats")));
+    out.extend(limits.cannot.iter().cloned());
     out
 }
 

@@ -80,13 +80,21 @@ pub(crate) fn add_sample(
     labels: Labels<'_>,
     tokenizer: Option<&Tokenizer>,
 ) {
-    let text = |id: u32| token_bytes(tokenizer, id);
+    let text = |id: u32| {
+        let named = left.names.get(&id).cloned();
+        named.unwrap_or_else(|| token_bytes(tokenizer, id))
+    };
     let id = sample.sample_id.as_str();
-    let inputs = [(labels.left, left), (labels.right, right)].map(|(label, trace)| TimelineInput {
-        label,
-        steps: &trace.loaded.steps,
-        events: &trace.loaded.events,
-    });
+    // Row counts that no source gave are placeholders and are not drawn.
+    let inputs: Vec<_> = [(labels.left, left), (labels.right, right)]
+        .into_iter()
+        .filter(|(_, trace)| trace.loaded.manifest.limits.rows)
+        .map(|(label, trace)| TimelineInput {
+            label,
+            steps: &trace.loaded.steps,
+            events: &trace.loaded.events,
+        })
+        .collect();
     report.timelines.push(build::timeline(id, &inputs, Some((sample, labels))));
     report.curves.push(build::curve(sample, labels));
     let splits = &sample.splits;

@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_runtime::engine::{Engine, Progress as Step, Request, RunOptions, RunSummary};
-use lockstep_traces::RecordPlan;
 use lockstep_traces::hash::sha256_file;
 use lockstep_traces::manifest::{Manifest, Producer};
-use lockstep_traces::store::RunWriter;
+use lockstep_traces::store::{RunReader, RunWriter};
+use lockstep_traces::{RecordPlan, StepQuery};
 
 use crate::console::Progress;
 
@@ -169,6 +169,10 @@ pub(crate) fn record(
         Err(error) => {
             // What was received so far stays; the error told is the first one.
             let _ = writer.flush();
+            drop(writer);
+            if !resume {
+                forget_if_empty(out);
+            }
             return Err(error.into());
         }
     };
@@ -178,6 +182,19 @@ pub(crate) fn record(
     }
     writer.finish()?;
     Ok(Some(summary))
+}
+
+/// Removes a run that was refused before its first row (a plant that cannot show, a prompt that does not fit): nothing was recorded, and
+/// the folder would stand in the way of the next try.
+fn forget_if_empty(out: &Path) {
+    let nothing = RunReader::open(out).and_then(|run| {
+        Ok(run.steps(&StepQuery::default())?.len == 0
+            && run.samples()?.is_empty()
+            && run.dumps()?.is_empty())
+    });
+    if nothing.is_ok_and(|nothing| nothing) {
+        let _ = std::fs::remove_dir_all(out);
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use lockstep_reference::forward::Precision;
 use lockstep_replay::forward::{
     self, Claim, ForwardOptions, ForwardSummary, LocalizeOptions, Progress as Step, Replayed,
 };
+use lockstep_traces::limits::TokenIds;
 use lockstep_traces::store::{RunReader, RunWriter, StepColumns};
 use lockstep_traces::{
     CheckReport, Choice, DType, DumpId, Finding, Manifest, MemorySink, RecordPlan, SampleRow,
@@ -20,6 +21,7 @@ use serde::Serialize;
 
 use super::recording;
 use crate::console::Progress;
+use crate::exit::inconclusive;
 
 /// A replay, judged.
 #[derive(Debug, Serialize)]
@@ -109,6 +111,7 @@ pub(crate) fn replay(
 ) -> anyhow::Result<Option<ForwardSummary>> {
     // Before anything is computed or written: a replay with other weights is of no use.
     check_weights(run, model)?;
+    refuse_unknown(run, options)?;
     recording::watch_interrupts();
     let mut manifest = forward::describe(run, model, options)?;
     manifest.created_at = recording::now();
@@ -161,6 +164,26 @@ impl Again {
             events: &self.events,
         }
     }
+}
+
+/// A run whose tokens are not the model's ids cannot be fed again, and one whose rows are not counted says nothing of what
+/// a policy kept.
+fn refuse_unknown(run: &RunReader, options: &ForwardOptions) -> anyhow::Result<()> {
+    let limits = &run.manifest().limits;
+    let dir = run.dir().display();
+    let what = match limits.token_ids {
+        TokenIds::Invented => "its token ids only number texts",
+        TokenIds::Nothing => "its source gives no token ids",
+        TokenIds::Given | TokenIds::Tokenizer => {
+            if limits.rows || matches!(options.policy, forward::Policy::Dense) {
+                return Ok(());
+            }
+            return Err(inconclusive(format!(
+                "{dir}: its source does not count cache rows: only --policy dense can be replayed"
+            )));
+        }
+    };
+    Err(inconclusive(format!("{dir}: {what}; they cannot be fed to a model")))
 }
 
 /// A model folder whose weight files are not those that the run names cannot judge the run.

@@ -16,7 +16,7 @@ use lockstep_traces::store::{RunReader, is_run};
 use serde_json::json;
 
 use super::inputs::Trace;
-use super::{audit, diff, pages};
+use super::{audit, diff, numbering, pages};
 use crate::cli::{Format, ReportArgs};
 use crate::console;
 use crate::exit::Status;
@@ -94,6 +94,9 @@ fn of_run(path: &Path, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Report> 
     let itself = diff::compare(&trace, &trace, None, tokenizer);
     pages::add_pair(&mut report, &trace, &trace, &itself, tokenizer);
     report.runs.truncate(1);
+    for fault in itself.list_faults.iter().filter(|fault| fault.side == "left") {
+        report.limits.push(format!("{} rows: {}", fault.rows, fault.what));
+    }
     report.curves.clear();
     for timeline in &mut report.timelines {
         timeline.runs.truncate(1);
@@ -127,8 +130,11 @@ fn of_pairs(
     report.command = format!("lockstep report {}", baseline.display());
     for path in targets {
         let _ = write!(report.command, " {}", path.display());
-        let right = Trace::read(path)?;
+        let mut right = Trace::read(path)?;
+        let mut left = left.clone();
+        let joined = numbering::join(&mut left, &mut right, tokenizer)?;
         let mut diff = diff::compare(&left, &right, None, tokenizer);
+        diff.limits.extend(joined);
         audit::of_pair(&left, &right, &mut diff, ignored);
         report.verdict = report.verdict.clone().worst(diff.verdict.clone());
         report.story.push(Paragraph::new(

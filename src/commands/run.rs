@@ -33,6 +33,9 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
         console::note(&format!("note: {remark}"));
     }
     let requests = requests(args, &engine)?;
+    if let Some(line) = unseeded(&args.sampling, requests.len()) {
+        console::note(&line);
+    }
     let stats = args.policy.stats.as_deref();
     if args.policy.policy == PolicyKind::Triattention && stats.is_none() {
         return Err(usage("--policy triattention needs --stats; `lockstep calibrate` makes them"));
@@ -60,6 +63,18 @@ pub(crate) fn execute(args: &RunArgs, format: Format) -> anyhow::Result<Status> 
     };
     print(args, &device::name(&engine), (&requests, &summary), format)?;
     Ok(Status::Parity)
+}
+
+/// A warning where several samples are drawn without a seed: they would share one stream of random numbers.
+fn unseeded(sampling: &SamplingArgs, samples: usize) -> Option<String> {
+    let drawn = sampling.temperature.is_some_and(|temperature| temperature >= 1e-6);
+    let seeded = sampling.seed.is_some_and(|seed| seed >= 0);
+    (drawn && !seeded && samples > 1).then(|| {
+        format!(
+            "note: no --seed: all {samples} samples draw from the stream of seed 42, so that they are no independent draws; \
+             with --seed N each draws from N plus its seed index"
+        )
+    })
 }
 
 /// A fault that sits in the engine.

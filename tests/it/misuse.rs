@@ -74,3 +74,16 @@ fn a_replay_with_other_weights_than_the_runs_is_refused() {
     lockstep(["replay", "forward", &from, "--model", &model, "--policy", "dense", "--out", &to])
         .expect_refusal(3, &["model.safetensors", "sha256"]);
 }
+
+#[test]
+fn a_run_that_is_refused_before_its_first_row_leaves_no_folder() {
+    let scratch = crate::kit::Scratch::new();
+    let (out, ledger, tasks) = (scratch.path("run"), crate::kit::ledger(), crate::kit::tasks());
+    let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--select", "0"];
+    args.extend(["--dtype", "f32", "--device", "cpu", "--max-new-tokens", "2", "--out", &out]);
+    let planted: Vec<&str> = args.iter().copied().chain(["--plant", "tie-order"]).collect();
+    let refused = crate::kit::lockstep(planted);
+    assert_ne!(refused.code, 0, "{}", refused.stdout);
+    assert!(!std::path::Path::new(&out).exists());
+    crate::kit::lockstep(args).expect(0);
+}

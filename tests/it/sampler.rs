@@ -287,3 +287,20 @@ fn a_trace_that_lacks_first_rows_and_not_just_the_prompt_is_not_equal() {
         lockstep(["diff", &run, &trace]).expect(code);
     }
 }
+
+#[test]
+fn several_samples_without_a_seed_are_warned_of() {
+    let scratch = Scratch::new();
+    let (ledger, tasks) = (ledger(), crate::kit::tasks());
+    let run = |out: &str, extra: &[&str]| {
+        let mut args = vec!["run", "--model", &ledger, "--dataset", &tasks, "--dtype", "f32"];
+        args.extend(["--device", "cpu", "--max-new-tokens", "2", "--out", out]);
+        args.extend(extra);
+        lockstep(args).expect(0).stderr
+    };
+    let warned = |out: &str, extra: &[&str]| run(&scratch.path(out), extra).contains("no --seed");
+    assert!(warned("two", &["--select", "0-1", "--temperature", "1"]));
+    assert!(!warned("seeded", &["--select", "0-1", "--temperature", "1", "--seed", "7"]));
+    assert!(!warned("one", &["--select", "0", "--temperature", "1"]));
+    assert!(!warned("greedy", &["--select", "0-1"]));
+}

@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 
 use crate::kit::{Scratch, lockstep, text};
 
-fn case(name: &str) -> String {
+pub(crate) fn case(name: &str) -> String {
     text(&lockstep_testkit::data().join("cases").join(name))
 }
 
-fn data(name: &str) -> Value {
+pub(crate) fn data(name: &str) -> Value {
     serde_json::from_slice(&fs::read(case(name)).expect("a case file")).expect("a case is JSON")
 }
 
 /// Runs a command; fails unless it returns `code` and its answer has these values.
 #[track_caller]
-fn answers(args: &[&str], code: i32, pointers: &[(&str, Value)]) -> Value {
+pub(crate) fn answers(args: &[&str], code: i32, pointers: &[(&str, Value)]) -> Value {
     let answer = lockstep(args.iter().chain(&["--format", "json"])).expect(code).json();
     for (pointer, expected) in pointers {
         let found = answer.pointer(pointer).unwrap_or(&Value::Null);

@@ -22,7 +22,8 @@
 //! `hidden.layerNN.{input_norm, q_proj, k_proj, v_proj, q_norm, k_norm, q_rope, k_rope, attn_heads, attn_out, post_norm, mlp_out, out}`,
 //! `hidden.final_norm`, each f32, 1-D. `q_norm`/`k_norm` are before RoPE, flattened `[heads * head_dim]` (where the architecture has no
 //! QK norm they are absent); `q_rope`/`k_rope` after RoPE; `attn_heads` before `o_proj`; `attn_out` after it, without the residual;
-//! `post_norm` is the norm before the MLP; `out` is after both residuals.
+//! `post_norm` is the norm before the MLP; `out` is after both residuals. A recording of a live engine ([`crate::recorded`]) may add
+//! `cache.k.layerNN`, `cache.v.layerNN`, cache dtype, `[kv_heads, rows, head_dim]`: what the cache holds after this row.
 
 use std::collections::BTreeMap;
 

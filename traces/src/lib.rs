@@ -14,13 +14,21 @@ pub mod dataset;
 pub mod dtype;
 pub mod dump;
 pub mod error;
+pub mod export;
 pub mod foreign;
+pub mod forms;
 pub mod gguf;
 pub mod hash;
+pub mod imported;
 pub mod limits;
+pub mod llamacpp;
+pub mod lm_eval;
 pub mod logprobs;
 pub mod manifest;
+pub mod parquet_trace;
+pub mod perfetto;
 pub mod plan;
+pub mod recorded;
 pub mod responses;
 pub mod rows;
 pub mod sink;
@@ -29,6 +37,7 @@ pub mod stats;
 pub mod store;
 pub mod tensor_files;
 pub mod tensor_runs;
+pub mod token_texts;
 pub mod tokens;
 pub mod trtmc;
 
@@ -48,3 +57,4 @@ pub use spec::{
     Aggregation, PolicyKind, PolicySpec, RuleSet, SamplingSpec, SelectionMode, Trigger,
 };
 pub use store::{DumpFile, RunReader, RunWriter, StepColumn, StepColumns, StepQuery, TensorView};
+pub use token_texts::{TokenText, TokenTexts};

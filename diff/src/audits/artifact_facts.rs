@@ -3,7 +3,7 @@
 use lockstep_traces::FinishReason;
 use lockstep_traces::artifacts::{
     Artifact, BenchRow, BenchSchema, DatasetRow, DumpFacts, EffectiveConfig, ReplayRows, Rows,
-    Summary, SummaryMethod,
+    Summary, SummaryMethod, run_key,
 };
 
 use super::facts::{Believed, Dump, Gathered, Kind, Lines, Rate, Sample, Subject};
@@ -61,20 +61,26 @@ fn bench(rows: &Rows<BenchRow>, label: &str) -> Subject<'static> {
     subject.state.rows_written = Some(rows.rows.len() as u64);
     subject.state.complete = rows.cut.is_some().then_some(false);
     subject.rates = row_rate(&rows.rows).map(|rate| vec![rate]);
-    subject.remarks.clone_from(&rows.remarks);
+    // A temperature is a setting of a run: rows that do not agree on one have none in common.
+    if let Some(temperature) = rows.rows.first().and_then(|row| row.temperature) {
+        let bits = |row: &BenchRow| row.temperature.map(f64::to_bits);
+        if rows.rows.iter().all(|row| bits(row) == Some(temperature.to_bits())) {
+            subject.set("sampling.temperature", temperature, "rows");
+        } else {
+            subject.remarks.push("rows of several temperatures stand in one file".to_owned());
+        }
+    }
+    subject.remarks.extend(rows.remarks.iter().cloned());
     subject
 }
 
 fn answered(row: &BenchRow) -> Sample {
     let seconds = |milliseconds: Option<f64>| milliseconds.map(|value| value / 1000.0);
-    let copied = row.schema == BenchSchema::AnswerOnly;
-    // The transformers driver shards its rows; only the engine's own benchmark writes them in the order of the dataset.
-    let in_order = matches!(
-        row.schema,
-        BenchSchema::AnswerOnly | BenchSchema::Predicted | BenchSchema::WithTokenIds
-    );
+    let copied = row.schema.copies_gold();
     Sample {
-        row_index: in_order.then_some(row.index as u64),
+        row_index: row.schema.in_order().then_some(row.index as u64),
+        seed_index: row.seed_index,
+        effective_seed: row.effective_seed,
         gold: row.gold_answer.clone(),
         pred: row.pred_answer.clone(),
         field_answer: row.answer.clone().filter(|_| copied),
@@ -148,25 +154,9 @@ fn method_of(
 
 /// Names of the engine's settings as a run of ours calls them; others keep theirs.
 fn effective(config: &EffectiveConfig, label: &str) -> Subject<'static> {
-    const NAMES: [(&str, &str); 12] = [
-        ("triattention.kv_budget", "policy.kv_budget"),
-        ("triattention.divide_length", "policy.divide_length"),
-        ("triattention.recent_window", "policy.recent_window"),
-        ("triattention.count_prompt_tokens", "policy.count_prompt_tokens"),
-        ("triattention.protect_prefill", "policy.protect_prefill"),
-        ("triattention.per_layer_aggregation", "policy.layer_aggregation"),
-        ("triattention.dump_keep_path", "dump.path"),
-        ("triattention.dump_compaction_index", "dump.index"),
-        ("triattention.profile", "dump.profile"),
-        ("text_trace.step_trace_path", "trace.path"),
-        ("text_trace.step_trace_start_pos", "trace.start"),
-        ("text_trace.step_trace_topk", "trace.top_k"),
-    ];
     let mut subject = Subject::new(label, Kind::Config);
     for (name, setting) in &config.settings {
-        let ours =
-            NAMES.iter().find(|(theirs, _)| theirs == name).map_or(name.as_str(), |(_, ours)| ours);
-        subject.set(ours, setting.value.clone(), &setting.source);
+        subject.set(run_key(name), setting.value.clone(), &setting.source);
     }
     subject
 }

@@ -7,6 +7,7 @@ use lockstep_traces::hash::ids_sha256;
 
 use super::facts::{Evidence, Kind};
 use super::{Audit, Control, Note, Outcome, Pair, Sample, Subject, short};
+use crate::answers::{Normalise, compare};
 
 /// Two prompts under one comparison.
 pub(super) static MISMATCH: Audit = Audit {
@@ -147,9 +148,9 @@ fn mismatch_controls() -> Vec<Control> {
 pub(super) static SAME_ID: Audit = Audit {
     number: 12,
     slug: "id-reused",
-    title: "one sample id stands for different prompts",
-    compares: "prompt hashes of each sample id over everything that was given",
-    needs: "prompt hashes of a sample id in two runs or files",
+    title: "one sample id stands for different prompts or gold answers",
+    compares: "prompt hashes and gold answers of each sample id over everything that was given",
+    needs: "prompt hashes or gold answers of a sample id in two runs or files",
     gate: false,
     each: None,
     pair: None,
@@ -205,10 +206,64 @@ fn same_id(evidence: &Evidence<'_>) -> Vec<Note> {
                 .of(labels),
         );
     }
+    notes.extend(same_gold(evidence));
+    notes
+}
+
+/// Gold answers of one id in two subjects; a field that can only be gold counts as gold. Equal are whole numbers of one value, else
+/// equal texts.
+fn same_gold(evidence: &Evidence<'_>) -> Vec<Note> {
+    let mut known: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for subject in &evidence.subjects {
+        let invented = subject.text("trace.sample_ids").as_deref() == Some("invented");
+        for sample in subject.samples.iter().flatten().filter(|_| !invented) {
+            if let Some(gold) = sample.gold.as_deref().or(sample.field_answer.as_deref()) {
+                let golds = known.entry(&sample.id).or_default();
+                // Rows of several filters repeat it.
+                if !golds.iter().any(|(label, _)| *label == subject.label) {
+                    golds.push((&subject.label, gold));
+                }
+            }
+        }
+    }
+    let equal = |left: &str, right: &str| {
+        let whole = compare(left, right, Normalise::Integer { range: None });
+        whole.equal.unwrap_or(whole.same_text)
+    };
+    let (mut shared, mut notes) = (0, Vec::new());
+    for (id, golds) in known.iter().filter(|(_, golds)| golds.len() > 1) {
+        let Some((_, first)) = golds.first() else { continue };
+        if golds.iter().all(|(_, gold)| equal(first, gold)) {
+            shared += 1;
+            continue;
+        }
+        let list: Vec<String> =
+            golds.iter().map(|(label, gold)| format!("`{gold}` in {label}")).collect();
+        notes.push(
+            Note::flag(format!("different gold answers: {}", list.join("; ")))
+                .at((*id).to_owned())
+                .of(golds.iter().map(|(label, _)| *label))
+                .remedy("score both against one dataset"),
+        );
+    }
+    if notes.is_empty() && shared > 0 {
+        let labels = evidence.subjects.iter().map(|subject| subject.label.as_str());
+        notes.push(
+            Note::pass(format!("{shared} gold answers that several hold under one id are equal"))
+                .of(labels),
+        );
+    }
     notes
 }
 
 fn same_id_controls() -> Vec<Control> {
+    let golds = |left: &str, right: &str| {
+        let side = |label: &str, gold: &str| {
+            let sample = Sample { gold: Some(gold.to_owned()), ..Sample::new("s") };
+            Subject::new(label, Kind::Benchmark).with_sample(sample)
+        };
+        Evidence::pair(side("left", left), side("right", right))
+    };
     let three = |ids: &[u32]| {
         Evidence::all(vec![
             with_ids("monday", &[1, 2, 3]),
@@ -223,7 +278,18 @@ fn same_id_controls() -> Vec<Control> {
             Outcome::Flag,
             "2 different prompt ids",
         ),
+        Control::planted(
+            "another gold answer on the other side",
+            golds("62", "26"),
+            Outcome::Flag,
+            "different gold answers: `62` in left; `26` in right",
+        ),
         Control::clean("one prompt", three(&[1, 2, 3]), "under one id are equal"),
+        Control::clean(
+            "gold with a leading zero",
+            golds("62", "062"),
+            "1 gold answers that several",
+        ),
     ]
 }
 

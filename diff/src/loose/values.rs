@@ -34,6 +34,14 @@ pub(super) fn values(tensor: &PlainTensor) -> Result<Vec<f64>, TraceError> {
     Ok(decoded(tensor))
 }
 
+/// The values of a small tensor as f64, in row-major order.
+///
+/// # Errors
+/// [`TraceError::Tensor`] where there are too many, or the file is damaged.
+pub fn numbers(tensor: &PlainTensor) -> Result<Vec<f64>, TraceError> {
+    values(tensor)
+}
+
 /// An error about a tensor.
 pub(super) fn fault(tensor: &PlainTensor, what: String) -> TraceError {
     TraceError::Tensor { path: tensor.path.clone(), tensor: tensor.name.clone(), what }

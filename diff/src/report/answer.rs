@@ -1,11 +1,13 @@
 //! The whole answer of a comparison of two traces.
 
 use lockstep_traces::manifest::ValueEncoding;
-use lockstep_traces::{Finding, Verdict};
+use lockstep_traces::{Finding, SourceLimits, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::audits::AuditReport;
+use crate::available::Available;
+use crate::lists::ListFault;
 
 use super::{NoiseReport, SampleDiff, TieLedger};
 use crate::stats::PairedScores;
@@ -45,6 +47,9 @@ pub struct SideInfo {
     pub compactions: u64,
     /// Logits kept per row.
     pub top_k: u64,
+    /// What the source could say; a run of this project could say everything.
+    #[serde(default)]
+    pub limits: SourceLimits,
     /// Remarks of the writer or importer.
     pub remarks: Vec<String>,
 }
@@ -146,6 +151,12 @@ pub struct DiffReport {
     pub right: SideInfo,
     /// Inputs.
     pub inputs: InputsCheck,
+    /// Which parts of the evidence were compared.
+    #[serde(default)]
+    pub available: Available,
+    /// Rows of either side whose list of largest values contradicts itself or falls short, one entry for each kind.
+    #[serde(default)]
+    pub list_faults: Vec<ListFault>,
     /// What the encodings of the two sides can prove, one line.
     pub proves: String,
     /// Dtype whose ULP judges ties: `f32`, `f16`, `bf16`.

@@ -197,10 +197,10 @@ pub struct SeriesPoint {
     pub right_margin: Option<f64>,
     /// Largest logit difference; `null` at dependent rows.
     pub max_diff: Option<f64>,
-    /// Rows held after the step, left.
-    pub left_rows: u32,
+    /// Rows held after the step, left; `null` where the source does not count them.
+    pub left_rows: Option<u32>,
     /// Rows held after the step, right.
-    pub right_rows: u32,
+    pub right_rows: Option<u32>,
     /// At or after the first fed token that differs.
     pub dependent: bool,
 }

@@ -69,10 +69,10 @@ pub struct RowView {
     pub uniform: Option<f32>,
     /// Counter of the random stream before the draw.
     pub rng_offset: Option<u64>,
-    /// Rows before this token was appended.
-    pub rows_before: u32,
+    /// Rows before this token was appended; `null` where the source does not count them.
+    pub rows_before: Option<u32>,
     /// Rows after append and compaction.
-    pub rows_after: u32,
+    pub rows_after: Option<u32>,
     /// Ordinal of the compaction of this step.
     pub compaction: Option<u32>,
     /// False where a logit is NaN or infinite.

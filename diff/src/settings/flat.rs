@@ -10,7 +10,11 @@ use crate::audits::Subject;
 /// Keys with values and sources. What stands outside the effective configuration has the source `recorded`.
 pub(super) fn flat(subject: &Subject<'_>) -> BTreeMap<String, Setting> {
     let mut out = subject.settings.clone().unwrap_or_default();
-    out.retain(|key, _| key != "trace.sample_ids" && key != "policy.stats");
+    // Neither paths nor hashes of what a run was imported from are settings.
+    let aside = |key: &str| {
+        ["trace.sample_ids", "policy.stats"].contains(&key) || key.starts_with("trace.source_")
+    };
+    out.retain(|key, _| !aside(key));
     let mut add = |key: &str, value: Option<Value>| {
         if let Some(value) = value {
             let setting = Setting { value, source: "recorded".to_owned() };

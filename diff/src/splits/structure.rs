@@ -9,6 +9,8 @@ use crate::side::Row;
 /// How the two sides count rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowsRule {
+    /// Both sides' row counts are the source's own; nothing is compared otherwise.
+    pub(crate) known: bool,
     pub(crate) left_exact: bool,
     pub(crate) right_exact: bool,
     /// Rows are rounded up to multiples of this where a side is not exact.
@@ -18,6 +20,9 @@ pub(crate) struct RowsRule {
 impl RowsRule {
     /// Which count differs, in words; `None` where the counts agree as far as they are known.
     pub(crate) fn difference(self, left: &Row<'_>, right: &Row<'_>) -> Option<String> {
+        if !self.known {
+            return None;
+        }
         let before = |row: &Row<'_>, exact: bool| {
             if exact { row.rows_before } else { row.rows_bucketed.unwrap_or(row.rows_before) }
         };
@@ -36,6 +41,11 @@ impl RowsRule {
                 left.rows_after, right.rows_after
             )),
         }
+    }
+
+    /// Both sides count every row.
+    pub(crate) const fn exact(self) -> bool {
+        self.known && self.left_exact && self.right_exact
     }
 
     fn agree(self, left: u32, right: u32) -> bool {

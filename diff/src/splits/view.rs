@@ -24,8 +24,8 @@ pub(crate) fn row_view(row: &Row<'_>, chosen: Option<u32>, step: Step) -> RowVie
         gap_ulps: None,
         uniform: row.uniform,
         rng_offset: row.rng_offset,
-        rows_before: row.rows_before,
-        rows_after: row.rows_after,
+        rows_before: row.rows().map(|rows| rows.0),
+        rows_after: row.rows().map(|rows| rows.1),
         compaction: row.compaction,
         finite: !row.non_finite(),
     }

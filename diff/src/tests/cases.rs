@@ -63,7 +63,7 @@ fn case_11_eviction_after_the_step_and_eviction_visible_to_the_step() {
     let splits = &after.samples[0].splits;
     let structural = splits.structural.as_ref().unwrap();
     let rows = |view: &Option<crate::report::RowView>| {
-        view.as_ref().map(|view| (view.rows_before, view.rows_after)).unwrap()
+        view.as_ref().and_then(|view| view.rows_before.zip(view.rows_after)).unwrap()
     };
     assert_eq!(
         (structural.position, rows(&structural.left).1, rows(&structural.right).1),

@@ -37,6 +37,19 @@ fn a_missing_size_is_not_guessed() {
 }
 
 #[test]
+fn sizes_that_no_model_has_cost_nothing() {
+    for (config, word) in [
+        (ModelConfig { num_hidden_layers: Some(1 << 24), ..qwen() }, "16777216"),
+        (ModelConfig { head_dim: Some(usize::MAX - 1), ..qwen() }, "head_dim"),
+        (ModelConfig { head_dim: Some(0), ..qwen() }, "head_dim"),
+        (ModelConfig { num_key_value_heads: Some(0), ..qwen() }, "num_key_value_heads"),
+    ] {
+        let message = resolve(&config).unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
 fn what_is_not_computed_is_refused_by_name() {
     for (config, word) in [
         (ModelConfig { architectures: Some(vec!["Gemma3ForCausalLM".into()]), ..qwen() }, "Gemma3"),

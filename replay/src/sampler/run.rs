@@ -2,9 +2,10 @@
 
 use lockstep_reference::sample::{Filters, Rules};
 use lockstep_traces::hash::logits_hash;
+use lockstep_traces::limits::Values;
 use lockstep_traces::manifest::ValueEncoding;
 use lockstep_traces::store::{RunReader, StepColumn, StepColumns, StepQuery};
-use lockstep_traces::{CheckReport, DumpId, Manifest, SampleRow};
+use lockstep_traces::{CheckReport, DumpId, Manifest, SampleRow, UNKNOWN_TOKEN};
 use serde_json::Value;
 
 use super::error::SamplerError;
@@ -60,6 +61,7 @@ pub fn check(run: &RunReader, options: &SamplerOptions) -> Result<CheckReport, S
 /// # Errors
 /// As [`check`].
 pub fn evidence_of(run: &RunReader, options: &SamplerOptions) -> Result<Evidence, SamplerError> {
+    refuse_processed(run.manifest())?;
     let settings = Settings::read(run.manifest(), &options.overrides)?;
     let samples = run.samples()?;
     let ids = run.sample_ids()?;
@@ -104,6 +106,18 @@ pub fn evidence_of(run: &RunReader, options: &SamplerOptions) -> Result<Evidence
         given: Vec::new(),
         limits,
     })
+}
+
+/// Values on which a sampler cannot be run again.
+fn refuse_processed(manifest: &Manifest) -> Result<(), SamplerError> {
+    let what = match manifest.limits.values {
+        Values::ProcessedLogprobs => {
+            "its values stand after temperature or filters: no sampler can be run on them again; record raw ones"
+        }
+        Values::Nothing => "it holds no values: no sampler can be run again",
+        Values::Logits | Values::Logprobs | Values::UnsaidLogprobs => return Ok(()),
+    };
+    Err(SamplerError::Manifest { what: what.to_owned() })
 }
 
 /// Puts settings into evidence in place of its own.
@@ -190,7 +204,8 @@ fn stream(
     let rows = run.steps(&query)?;
     let mut steps = Vec::new();
     for row in 0..rows.len {
-        let Some(token) = rows.next_token.get(row).copied().flatten() else { continue };
+        let chosen = rows.next_token.get(row).copied().flatten();
+        let Some(token) = chosen.filter(|token| *token != UNKNOWN_TOKEN) else { continue };
         let position = rows.position.get(row).copied().unwrap_or(u32::MAX);
         let hash =
             rows.logits_hash.get(row).copied().flatten().zip(run.manifest().logits_hash_seeds);
@@ -259,7 +274,10 @@ fn full(
 /// The largest logits of a row.
 fn top(rows: &StepColumns, row: usize, vocab: Option<usize>) -> Option<Row> {
     let pairs = rows.ids_of(row).iter().copied().zip(rows.logits_of(row).iter().copied());
-    let listed: Vec<(u32, f64)> = pairs.map(|(id, logit)| (id, f64::from(logit))).collect();
+    let listed: Vec<(u32, f64)> = pairs
+        .filter(|(id, _)| *id != UNKNOWN_TOKEN)
+        .map(|(id, logit)| (id, f64::from(logit)))
+        .collect();
     let logsumexp = rows.logsumexp.get(row).copied().flatten();
     if listed.iter().any(|(_, logit)| logit.is_nan() || *logit == f64::INFINITY) {
         return None;

@@ -268,7 +268,7 @@ fn side(label: &str, chosen: u32, shift: f32) -> SplitSide {
         gap: Some(Num(gap(0) - gap(1))),
         gap_ulps: Some(Num(32_505.0)),
         uniform: None,
-        rows_before: if label == "dense" { SPLIT } else { 139 },
+        rows_before: Some(if label == "dense" { SPLIT } else { 139 }),
         candidates,
     }
 }

@@ -47,7 +47,10 @@ pub fn timeline_of_diff(sample: &SampleDiff, labels: Labels<'_>) -> Timeline {
         series
             .points
             .iter()
-            .map(|point| (point.position, if left { point.left_rows } else { point.right_rows }))
+            .filter_map(|point| {
+                let rows = if left { point.left_rows } else { point.right_rows };
+                Some((point.position, rows?))
+            })
             .collect::<Vec<_>>()
     };
     let run = |label: &str, points: &[(u32, u32)], marks: &[CompactionMark]| {
@@ -65,10 +68,14 @@ pub fn timeline_of_diff(sample: &SampleDiff, labels: Labels<'_>) -> Timeline {
     Timeline {
         sample_id: sample.sample_id.clone(),
         prompt_len: sample.prompt_len,
-        runs: vec![
+        // A side whose source does not count its rows has no line.
+        runs: [
             run(labels.left, &rows(true), &series.left_compactions),
             run(labels.right, &rows(false), &series.right_compactions),
-        ],
+        ]
+        .into_iter()
+        .filter(|run| !run.points.is_empty())
+        .collect(),
         firsts_of: format!("{} against {}", labels.left, labels.right),
         firsts: firsts(&sample.splits),
         dependent_from: sample.dependent_from,

@@ -170,7 +170,7 @@ fn facts(side: &SplitSide) -> String {
     if let Some(uniform) = side.uniform {
         facts.push(format!("draw {}", short(uniform.0, 6)));
     }
-    facts.push(format!("{} rows", side.rows_before));
+    facts.extend(side.rows_before.map(|rows| format!("{rows} rows")));
     facts.join(" · ")
 }
 

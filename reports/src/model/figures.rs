@@ -268,8 +268,8 @@ pub struct SplitSide {
     pub gap_ulps: Option<Num>,
     /// Random number that decided the draw.
     pub uniform: Option<Num>,
-    /// Rows held before this row.
-    pub rows_before: u32,
+    /// Rows held before this row, where they are counted.
+    pub rows_before: Option<u32>,
     /// Candidates, largest logit first.
     pub candidates: Vec<Candidate>,
 }

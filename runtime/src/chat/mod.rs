@@ -94,6 +94,10 @@ impl ChatTemplate {
     }
 
     fn rendered(&self, messages: &[Message], flags: ChatFlags) -> Result<String, Error> {
+        if signs_in_a_row(&self.text) > MOST_SIGNS {
+            let what = format!("more than {MOST_SIGNS} signs or `not` in a row");
+            return Err(Error::new(ErrorKind::SyntaxError, what));
+        }
         let environment = environment()?;
         let template = environment.template_from_str(&self.text)?;
         let turns: Vec<Value> = messages
@@ -116,6 +120,25 @@ impl ChatTemplate {
             documents => Value::from(()),
         })
     }
+}
+
+/// Signs in a row at most. The template engine bounds every nesting but this one: each takes about a kilobyte of its stack.
+const MOST_SIGNS: usize = 500;
+
+/// The longest run of `-`, `+` and `not` with nothing but blanks between them.
+fn signs_in_a_row(text: &str) -> usize {
+    let (mut most, mut run, mut rest) = (0, 0, text);
+    while let Some(first) = rest.chars().next() {
+        let word = rest.strip_prefix("not");
+        if word.is_some() || matches!(first, '-' | '+') {
+            run += 1;
+            most = most.max(run);
+        } else if !first.is_whitespace() {
+            run = 0;
+        }
+        rest = word.unwrap_or_else(|| rest.get(first.len_utf8()..).unwrap_or_default());
+    }
+    most
 }
 
 /// Jinja as transformers sets it up: blocks take the newline after them and the blanks before them, nothing is escaped,

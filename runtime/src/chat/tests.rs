@@ -104,6 +104,19 @@ fn json_is_written_as_python_writes_it() {
 }
 
 #[test]
+fn signs_without_end_are_refused_before_the_engine_reads_them() {
+    for sign in ["-", "- ", "not ", "- not\n"] {
+        let text = format!("{{{{ {}1 }}}}", sign.repeat(50_000));
+        let refused = template(&text).render(&turns(&[("user", "x")]), ChatFlags::default());
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("in a row"), "{error}");
+    }
+    let rule = format!("{}{{{{ 1 - -1 }}}}", "-".repeat(80));
+    let kept = template(&rule).render(&turns(&[("user", "x")]), ChatFlags::default()).unwrap();
+    assert!(kept.ends_with("-2"), "{kept}");
+}
+
+#[test]
 fn what_a_template_refuses_is_told_in_one_line_with_its_place() {
     let fault =
         |text: &str| template(text).render(&[], ChatFlags::default()).unwrap_err().to_string();

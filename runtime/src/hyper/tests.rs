@@ -77,6 +77,17 @@ fn yarn_takes_its_defaults_from_the_paper_and_the_context_from_the_model() {
 }
 
 #[test]
+fn a_number_of_layers_that_no_model_has_costs_nothing() {
+    // Mistral's window is written down for each layer.
+    for family in ["Qwen3ForCausalLM", "MistralForCausalLM"] {
+        let text = format!(
+            r#"{{"architectures": ["{family}"], "model_type": null, "num_hidden_layers": 2147483648}}"#
+        );
+        assert_eq!(field(&text), "num_hidden_layers");
+    }
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name() {
     for (text, wanted) in [
         (r#"{"architectures": ["Gemma3ForCausalLM"]}"#, "architectures"),

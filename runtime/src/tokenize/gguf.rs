@@ -39,10 +39,9 @@ pub(super) fn read(path: &Path) -> Result<Found, RuntimeError> {
         return Ok(unsupported("tokenizer.ggml.add_space_prefix is true"));
     }
     let definition = source.definition(&pre)?;
-    let built =
-        serde_json::to_vec(&definition).map_err(|error| error.to_string()).and_then(|text| {
-            tokenizers::Tokenizer::from_bytes(text).map_err(|error| error.to_string())
-        });
+    let built = serde_json::to_vec(&definition)
+        .map_err(|error| error.to_string())
+        .and_then(|text| super::built(|| tokenizers::Tokenizer::from_bytes(text)));
     match built {
         Ok(inner) => Ok(Found::Tokenizer(Box::new(Tokenizer { path: path.to_owned(), inner }))),
         Err(what) => Err(source.error(what)),

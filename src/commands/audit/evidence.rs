@@ -10,7 +10,7 @@ use lockstep_traces::CheckReport;
 use lockstep_traces::artifacts::{self, Artifact};
 use lockstep_traces::store::is_run;
 
-use super::{ledger, subject};
+use super::{imported, ledger, subject};
 use crate::cli::AuditArgs;
 use crate::commands::inputs::Trace;
 
@@ -68,6 +68,9 @@ fn source(path: &str, side: Option<Side>) -> anyhow::Result<Source> {
 
 fn part(path: &Path) -> anyhow::Result<Vec<Part>> {
     if is_run(path) {
+        if let Some(facts) = imported::subject(path)? {
+            return Ok(vec![Part::Facts(vec![facts])]);
+        }
         return Ok(vec![Part::Trace(Box::new(Trace::read(path)?))]);
     }
     if path.is_dir() {

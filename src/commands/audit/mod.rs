@@ -1,8 +1,12 @@
 //! `audit`: does the evidence prove what it is used for?
 
+mod arms;
 mod evidence;
+mod imported;
 mod ledger;
 mod print;
+
+pub(crate) use arms::execute as arms;
 
 use anyhow::Context as _;
 use lockstep_diff::DiffReport;

@@ -1,14 +1,20 @@
 //! `import`: a foreign file or folder becomes a run.
 
 mod guess;
+mod logprobs;
 mod tensors;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use lockstep_traces::llamacpp;
+use lockstep_traces::lm_eval;
+use lockstep_traces::logprobs::LogprobKind;
+use lockstep_traces::recorded;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
 
+use super::inputs::{self, wide};
 use crate::cli::{Format, ImportArgs, ImportKind};
 use crate::console;
 use crate::exit::{Status, usage};
@@ -44,10 +50,40 @@ pub(crate) fn execute(args: &ImportArgs, format: Format) -> anyhow::Result<Statu
 /// Reads `path` as `kind` into the run folder; what was read around comes back, one line each.
 fn read(kind: ImportKind, path: &Path, args: &ImportArgs) -> anyhow::Result<Vec<String>> {
     Ok(match kind {
-        ImportKind::TrtmcTrace => trtmc::import_trace(path, args.prompt_len, &args.out)?,
+        ImportKind::TrtmcTrace | ImportKind::ParquetTrace => {
+            trtmc::import_trace(path, args.prompt_len, &args.out)?
+        }
         ImportKind::TrtmcDump => {
             let options = DumpImport { divide_length: args.divide_length, sample_id: None };
             trtmc::import_dump(path, &options, &args.out)?
+        }
+        ImportKind::LlamaKld => llamacpp::import_kld(path, wide(args.top_k), &args.out)?,
+        ImportKind::LlamaResults => llamacpp::import_results(path, wide(args.top_k), &args.out)?,
+        ImportKind::LlamaDebug => {
+            let vocabulary = match &args.model {
+                Some(model) => Some(inputs::vocabulary(model)?),
+                None => args.vocab.map(wide),
+            };
+            llamacpp::import_debug(path, vocabulary, wide(args.top_k), &args.out)?
+        }
+        ImportKind::OpenaiChat => logprobs::read(LogprobKind::OpenaiChat, path, args)?,
+        ImportKind::OpenaiCompletions => {
+            logprobs::read(LogprobKind::OpenaiCompletions, path, args)?
+        }
+        ImportKind::Vllm => logprobs::read(LogprobKind::Vllm, path, args)?,
+        ImportKind::SglangLogprobs => logprobs::read(LogprobKind::Sglang, path, args)?,
+        ImportKind::LlamaServer => logprobs::read(LogprobKind::LlamaServer, path, args)?,
+        ImportKind::MilesLogprobs => logprobs::read(LogprobKind::Miles, path, args)?,
+        ImportKind::LockstepTrace => recorded::import_recorded(path, &args.out)?,
+        ImportKind::TrtmcRows => trtmc::import_rows(path, &args.out)?,
+        ImportKind::TrtmcSummary => trtmc::import_summary(path, args.method.as_deref(), &args.out)?,
+        ImportKind::TrtmcBundle => trtmc::import_bundle(path, &args.out)?,
+        ImportKind::TrtmcLadder => trtmc::import_ladder(path, &args.out)?,
+        ImportKind::TrtmcStats => trtmc::import_stats(path, &args.out)?,
+        ImportKind::TrtmcConfig => trtmc::import_config(path, &args.out)?,
+        ImportKind::LmEval => {
+            let how = lm_eval::Import { filter: args.filter.clone() };
+            lm_eval::import_samples(path, &how, &args.out)?
         }
         ImportKind::SglangDump
         | ImportKind::Polygraphy

@@ -2,6 +2,7 @@
 //!
 //! The kit calls no model mathematics of the runtime or of the reference.
 
+pub mod fuzz;
 pub mod gguf;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::likelihood;
 use super::row::{AnswerRow, Fields, Schema};
+use crate::artifacts::BenchSchema;
 use crate::hash::sha256_hex;
 
 const IDS: [&str; 6] = ["sample_id", "id", "doc_id", "problem_id", "question_id", "index"];
@@ -21,18 +23,16 @@ pub(super) fn schema(row: &Map<String, Value>) -> Schema {
     if has("doc_id") && (has("resps") || has("filtered_resps")) {
         return if has("filter") { Schema::LmEval } else { Schema::LmEvalNoFilter };
     }
-    if has("sample_id") && has("generated_tokens") && has("text") {
-        return match () {
-            () if !has("pred_answer") && !has("gold_answer") && has("answer") => {
-                Schema::TrtmcGoldEcho
-            }
-            () if !has("pred_answer") => Schema::Plain,
-            () if has("generated_token_ids") => Schema::TrtmcTokenIds,
-            () if has("prefill_ms") => Schema::Trtmc,
-            () => Schema::TrtmcHf,
-        };
+    let bench = BenchSchema::of(has).filter(|_| has("sample_id") && has("generated_tokens"));
+    match bench {
+        Some(BenchSchema::AnswerOnly) => Schema::TrtmcGoldEcho,
+        // Without a place for a prediction a missing one was not asked for.
+        Some(_) if !has("pred_answer") => Schema::Plain,
+        Some(BenchSchema::WithTokenIds) => Schema::TrtmcTokenIds,
+        Some(BenchSchema::Predicted) => Schema::Trtmc,
+        Some(BenchSchema::HfComparison | BenchSchema::UpstreamLive) => Schema::TrtmcHf,
+        Some(BenchSchema::Responses) | None => Schema::Plain,
     }
-    Schema::Plain
 }
 
 /// A row of `schema`, its fields as declared or as the schema calls them.
@@ -110,8 +110,14 @@ pub(super) fn row(
 fn lm_eval(row: &Map<String, Value>, out: &mut AnswerRow) {
     out.filter = row.get("filter").and_then(scalar);
     out.gold = row.get("target").and_then(scalar).map(|target| solution(&target).to_owned());
-    out.text = row.get("resps").and_then(first_text);
-    out.answer = row.get("filtered_resps").and_then(first_text);
+    let arguments = row.get("arguments");
+    out.prompt = arguments.and_then(likelihood::prompt);
+    out.settings = arguments.and_then(likelihood::settings);
+    out.likelihoods = row.get("resps").and_then(|resps| likelihood::values(arguments, resps));
+    if out.likelihoods.is_none() {
+        out.text = row.get("resps").and_then(first_text);
+        out.answer = row.get("filtered_resps").and_then(first_text);
+    }
     let listed: Vec<&str> = row
         .get("metrics")
         .and_then(Value::as_array)

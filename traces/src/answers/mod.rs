@@ -3,6 +3,7 @@
 
 mod fields;
 mod lenient;
+mod likelihood;
 mod read;
 mod row;
 #[cfg(test)]

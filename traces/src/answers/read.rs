@@ -5,12 +5,13 @@ use std::path::Path;
 use super::fields;
 use super::lenient::{self, Problem, Repairs};
 use super::row::{AnswerRow, AnswerSource, Fields, Schema};
-use crate::foreign::lines::Lines;
+use crate::foreign::lines::{GZIP, Lines};
 use crate::hash::sha256_hex;
 use crate::store::{RunReader, is_run};
-use crate::{FinishReason, SampleRow, Status, TraceError};
+use crate::{FinishReason, SampleRow, Status, TraceError, imported};
 
 /// Hands each row of `path` to `each`: a file of JSON rows (one a line, perhaps gzip) one line at a time, or the samples of a run.
+/// A run that was made of a file of rows gives these rows, which it keeps: filters, repeats and metrics have no column in a run.
 /// The schema is told by the keys of the first row, and every row must have it.
 ///
 /// # Errors
@@ -19,11 +20,29 @@ use crate::{FinishReason, SampleRow, Status, TraceError};
 pub fn read_answers(
     path: &Path,
     fields: &Fields,
-    mut each: impl FnMut(AnswerRow),
+    each: impl FnMut(AnswerRow),
 ) -> Result<AnswerSource, TraceError> {
     if is_run(path) {
+        let manifest = RunReader::open(path)?.manifest().clone();
+        let rows = [crate::lm_eval::KIND, crate::trtmc::ROWS];
+        if imported::kind(&manifest).is_some_and(|kind| rows.contains(&kind))
+            && let Some(kept) = imported::kept(path, &manifest)?
+        {
+            let mut source = file(&kept, fields, each)?;
+            // It is the run that packs them.
+            source.remarks.retain(|line| line != GZIP);
+            return Ok(source);
+        }
         return run(path, each);
     }
+    file(path, fields, each)
+}
+
+fn file(
+    path: &Path,
+    fields: &Fields,
+    mut each: impl FnMut(AnswerRow),
+) -> Result<AnswerSource, TraceError> {
     let error = |line: usize, what: String| TraceError::Line { path: path.to_owned(), line, what };
     let mut lines = Lines::open(path)?;
     let (mut repairs, mut rows, mut schema) = (Repairs::default(), 0_u64, None);

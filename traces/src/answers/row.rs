@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Whose rows these are; told by their keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +92,12 @@ pub struct AnswerRow {
     pub answer: Option<String>,
     /// Rule that a run names for it.
     pub answer_rule: Option<String>,
+    /// lm-eval's prompt as it was sent: text, or a chat's messages as JSON text.
+    pub prompt: Option<String>,
+    /// lm-eval's generation settings of the row.
+    pub settings: Option<Value>,
+    /// Log-likelihoods of lm-eval's requests in order, nats, each with "it is what greedy decoding gives": such a row has no text.
+    pub likelihoods: Option<Vec<(f64, bool)>>,
     /// Recorded metric and its value.
     pub metric: Option<(String, f64)>,
     /// Generated token ids.

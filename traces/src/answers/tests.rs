@@ -62,6 +62,12 @@ fn samples_of_lm_eval_have_a_filter_a_target_and_a_metric() {
     let (rows, _) = read(likelihood);
     assert_eq!((rows[0].answer.as_deref(), rows[0].gold.as_deref()), (None, Some("2")));
     assert_eq!(rows[0].metric, Some(("acc".to_owned(), 0.0)));
+    assert_eq!(rows[0].likelihoods, Some(vec![(-1.5, false), (-0.5, true)]));
+    let logged = r#"{"doc_id": 0, "target": "1", "arguments": {"gen_args_0": {"arg_0": "The sky is", "arg_1": " green"}}, "resps": [[["-4.5", "False"]], [["-0.25", "True"]]], "filtered_resps": [["-4.5", "False"], ["-0.25", "True"]], "filter": "none", "metrics": ["acc"], "acc": 1.0}"#;
+    let (rows, _) = read(logged);
+    assert_eq!((&rows[0].text, &rows[0].answer), (&None, &None));
+    assert_eq!(rows[0].likelihoods, Some(vec![(-4.5, false), (-0.25, true)]));
+    assert_eq!(rows[0].prompt.as_deref(), Some("The sky is"));
 }
 
 #[test]

@@ -26,8 +26,54 @@ pub enum BenchSchema {
     Responses,
 }
 
-/// One answered problem. What a generation does not write is `None`; no generation writes the effective seed, the
-/// prompt, the stop reason or the artifact that was run.
+impl BenchSchema {
+    /// The generation that the keys of a row tell; `None` where they are those of no output row. The one place where generations
+    /// are told apart.
+    pub(crate) fn of(has: impl Fn(&str) -> bool) -> Option<Self> {
+        if has("response") && has("id") {
+            return Some(Self::Responses);
+        }
+        if !has("text") {
+            return None;
+        }
+        match (has("gold_answer") || has("pred_answer"), has("answer")) {
+            (true, _) if has("stopped_on_boxed") => Some(Self::UpstreamLive),
+            (true, _) if has("generated_token_ids") => Some(Self::WithTokenIds),
+            (true, _) if has("prefill_ms") || has("decode_ms") => Some(Self::Predicted),
+            (true, _) => Some(Self::HfComparison),
+            (false, true) => Some(Self::AnswerOnly),
+            (false, false) => None,
+        }
+    }
+
+    /// The field `answer` of such rows is the gold answer, copied.
+    #[must_use]
+    pub const fn copies_gold(self) -> bool {
+        matches!(self, Self::AnswerOnly)
+    }
+
+    /// Written by the engine's own benchmark, row by row in the order of its dataset; the transformers driver shards its rows.
+    #[must_use]
+    pub const fn in_order(self) -> bool {
+        matches!(self, Self::AnswerOnly | Self::Predicted | Self::WithTokenIds)
+    }
+
+    /// Name in manifests: that of the serialised form.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::AnswerOnly => "answer_only",
+            Self::Predicted => "predicted",
+            Self::WithTokenIds => "with_token_ids",
+            Self::HfComparison => "hf_comparison",
+            Self::UpstreamLive => "upstream_live",
+            Self::Responses => "responses",
+        }
+    }
+}
+
+/// One answered problem. What a generation does not write is `None`; no generation of the engine's writes the effective seed,
+/// the temperature, the prompt, the stop reason or the artifact that was run, though rows that other drivers derive from them do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchRow {
     /// 1-based line.
@@ -62,7 +108,13 @@ pub struct BenchRow {
     pub tokens_per_sec: Option<f64>,
     /// Time stamp, in the writer's unit.
     pub recorded_at: Option<f64>,
-    /// Generated text, lossy where its bytes are no UTF-8.
+    /// Index that was added to the base seed.
+    pub seed_index: Option<u64>,
+    /// Seed in force.
+    pub effective_seed: Option<u64>,
+    /// Temperature.
+    pub temperature: Option<f64>,
+    /// Generated text, lossy where its bytes are no UTF-8; empty where it is null.
     pub text: String,
     /// Generation stopped at a box.
     pub stopped_on_boxed: Option<bool>,
@@ -104,7 +156,10 @@ fn row(place: Place, fields: Fields) -> Result<BenchRow, String> {
         wall_ms: fields.optional_number("wall_ms")?,
         tokens_per_sec: fields.optional_number("tokens_per_sec")?,
         recorded_at: fields.optional_number("t")?,
-        text: fields.text(text)?,
+        seed_index: fields.optional_count("seed_index")?,
+        effective_seed: fields.optional_count("effective_seed")?,
+        temperature: fields.optional_number("temperature")?,
+        text: fields.optional_text(text)?.unwrap_or_default(),
         stopped_on_boxed: fields.optional_flag("stopped_on_boxed")?,
         model: fields.optional_text("model")?,
         model_sha: fields.optional_text("model_sha")?,
@@ -112,25 +167,14 @@ fn row(place: Place, fields: Fields) -> Result<BenchRow, String> {
     })
 }
 
-/// The generation that the keys tell.
 fn schema(fields: &Fields) -> Result<BenchSchema, String> {
-    let has = |key: &str| fields.has(key);
-    if has("response") && has("id") {
-        return Ok(BenchSchema::Responses);
-    }
-    if !has("text") {
-        return Err("the object has no `text`: it is no output row".to_owned());
-    }
-    match (has("gold_answer") || has("pred_answer"), has("answer")) {
-        (true, _) if has("stopped_on_boxed") => Ok(BenchSchema::UpstreamLive),
-        (true, _) if has("generated_token_ids") => Ok(BenchSchema::WithTokenIds),
-        (true, _) if has("prefill_ms") || has("decode_ms") => Ok(BenchSchema::Predicted),
-        (true, _) => Ok(BenchSchema::HfComparison),
-        (false, true) => Ok(BenchSchema::AnswerOnly),
-        (false, false) => {
-            Err("the object has none of `answer`, `gold_answer` and `pred_answer`".to_owned())
+    BenchSchema::of(|key| fields.has(key)).ok_or_else(|| {
+        if fields.has("text") {
+            "the object has none of `answer`, `gold_answer` and `pred_answer`".to_owned()
+        } else {
+            "the object has no `text`: it is no output row".to_owned()
         }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -201,6 +245,23 @@ mod tests {
         assert_eq!((read.rows.len(), read.cut), (1, Some(2)));
         assert_eq!(read.rows[0].tokens_per_sec, None);
         assert!(read.rows[0].text.starts_with("Fi\u{1}rst"));
+    }
+
+    #[test]
+    fn seeds_temperatures_and_empty_texts_of_foreign_rows_are_read() {
+        let more = THIRD
+            .replace(
+                "\"setup_ms\"",
+                "\"seed_index\":3,\"effective_seed\":1237,\"temperature\":0.6,\"setup_ms\"",
+            )
+            .replace("\"First count\\n\\\\boxed{12}\"", "null");
+        let row = read_text(&more).rows.remove(0);
+        assert_eq!(
+            (row.seed_index, row.effective_seed, row.temperature, row.text.as_str()),
+            (Some(3), Some(1237), Some(0.6), "")
+        );
+        let row = read_text(THIRD).rows.remove(0);
+        assert_eq!((row.seed_index, row.effective_seed, row.temperature), (None, None, None));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::sections::BundleConfig;
 use crate::TraceError;
 use crate::manifest::Setting;
 use crate::store::fail::{io, malformed};
@@ -192,6 +193,39 @@ pub fn read_effective_config(path: &Path) -> Result<EffectiveConfig, TraceError>
         return Err(malformed(path, "no field is there: no effective configuration"));
     }
     Ok(EffectiveConfig { path: path.to_owned(), settings })
+}
+
+/// Name of an engine's setting as a manifest of a run calls it; others keep theirs.
+#[must_use]
+pub fn run_key(setting: &str) -> &str {
+    const NAMES: [(&str, &str); 12] = [
+        ("triattention.kv_budget", "policy.kv_budget"),
+        ("triattention.divide_length", "policy.divide_length"),
+        ("triattention.recent_window", "policy.recent_window"),
+        ("triattention.count_prompt_tokens", "policy.count_prompt_tokens"),
+        ("triattention.protect_prefill", "policy.protect_prefill"),
+        ("triattention.per_layer_aggregation", "policy.layer_aggregation"),
+        ("triattention.dump_keep_path", "dump.path"),
+        ("triattention.dump_compaction_index", "dump.index"),
+        ("triattention.profile", "dump.profile"),
+        ("text_trace.step_trace_path", "trace.path"),
+        ("text_trace.step_trace_start_pos", "trace.start"),
+        ("text_trace.step_trace_topk", "trace.top_k"),
+    ];
+    NAMES.iter().find(|(theirs, _)| *theirs == setting).map_or(setting, |(_, ours)| ours)
+}
+
+/// Reads a model configuration with the keys that the bundle's builder injects, as it stands in a bundle's `config.json` section.
+///
+/// # Errors
+/// [`TraceError::Io`]; [`TraceError::Json`] with the line; [`TraceError::Malformed`] where it has no ladder
+/// (`dynamic_kv_profile_rows`).
+pub fn read_engine_config(path: &Path) -> Result<BundleConfig, TraceError> {
+    let config: BundleConfig = read(path)?;
+    if config.profile_rows.is_none() {
+        return Err(malformed(path, "no `dynamic_kv_profile_rows`: no ladder of profiles"));
+    }
+    Ok(config)
 }
 
 #[cfg(test)]

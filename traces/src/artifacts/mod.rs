@@ -16,7 +16,7 @@ mod log;
 mod replayed;
 mod sections;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tidy;
 mod words;
 
@@ -26,7 +26,7 @@ pub use bundle::{Bundle, BundleFormat, BundleHeader, Section, read_bundle};
 pub use dataset::{DatasetRow, read_dataset};
 pub use document::{
     EffectiveConfig, Summary, SummaryMethod, SummarySample, SummarySampling, read_effective_config,
-    read_summary,
+    read_engine_config, read_summary, run_key,
 };
 pub use jsonl::{Polluted, Rows};
 pub use kind::{ArtifactKind, guess};

@@ -1,7 +1,7 @@
 //! Writers of foreign artifacts, for tests.
 
 /// A bundle with these sections back to back.
-pub(super) fn bundle(magic: &[u8; 8], sections: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn bundle(magic: &[u8; 8], sections: &[(&str, &[u8])]) -> Vec<u8> {
     let mut offset = 0;
     let mut list = Vec::new();
     for (name, bytes) in sections {

@@ -61,7 +61,11 @@ pub(super) fn assemble(
                 .to_owned(),
         );
     }
-    let manifest = manifest(dialect, &steps, counts, encoding, cut, &remarks);
+    let mut manifest = manifest(dialect, &steps, counts, encoding, cut, &remarks);
+    if let Some((rows, line)) = table.argmax_disagrees {
+        let seen = serde_json::json!({"rows": rows, "line": line});
+        manifest.set("trace.argmax_logit_differs", seen, "imported");
+    }
     Ok(Loaded { manifest, samples: steps.sample_ids.clone(), steps, events, remarks })
 }
 
@@ -117,7 +121,7 @@ fn table_remarks(dialect: Dialect, table: &Table) -> Vec<String> {
     }
     if let Some((count, line)) = table.argmax_disagrees {
         remarks.push(format!(
-            "argmax_logit is not the first of top_logits in {count} rows (first: line {line})"
+            "argmax_logit is not the largest of top_logits in {count} rows (first: line {line})"
         ));
     }
     if let (Dialect::StepTrace, Some((least, most))) = (dialect, table.decoders)

@@ -12,6 +12,8 @@ use crate::TraceError;
 const MAX_LINE: u64 = 32 << 20;
 const BUFFER: usize = 1 << 18;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// Remark on a packed file.
+pub(crate) const GZIP: &str = "read through gzip";
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// What the file has besides its lines.
@@ -34,7 +36,7 @@ impl Oddities {
                 remarks.push(text);
             }
         };
-        say(self.gzip, "read through gzip".to_owned());
+        say(self.gzip, GZIP.to_owned());
         say(self.bom, "UTF-8 byte order mark skipped".to_owned());
         say(self.crlf, "lines end in CR LF".to_owned());
         if let Some(line) = self.blank {

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::assemble::assemble;
 use super::read::read;
 use super::table::ForeignOptions;
+use crate::parquet_trace;
 use crate::store::{RunReader, StepColumns, StepQuery};
 use crate::{EventRow, Manifest, Status, TraceError};
 
@@ -24,8 +25,9 @@ pub struct Loaded {
     pub remarks: Vec<String>,
 }
 
-/// Loads a run directory (complete or incomplete) or a foreign trace file: a TensorRT-Model-Connect step trace, a
-/// position trace or replay rows with exact counts, or a neutral trace ([`super::Dialect`]). Files are told apart by
+/// Loads a run directory (complete or incomplete), a recording ([`crate::recorded`]) or a foreign trace file: a TensorRT-Model-Connect step trace, a
+/// position trace or replay rows with exact counts, a neutral trace ([`super::Dialect`]), or a Parquet file of step rows
+/// ([`crate::parquet_trace`]). Files are told apart by
 /// their keys, never by their names.
 ///
 /// # Errors
@@ -39,7 +41,16 @@ pub fn load(path: &Path) -> Result<Loaded, TraceError> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, options: &ForeignOptions) -> Result<Loaded, TraceError> {
-    if path.is_dir() { load_run(path) } else { assemble(path, read(path, options)?, options) }
+    if crate::recorded::is_recorded(path) {
+        return crate::recorded::load_recorded(path).map(|(loaded, _)| loaded);
+    }
+    if path.is_dir() {
+        load_run(path)
+    } else if parquet_trace::is_parquet(path) {
+        parquet_trace::load(path, options)
+    } else {
+        assemble(path, read(path, options)?, options)
+    }
 }
 
 fn load_run(dir: &Path) -> Result<Loaded, TraceError> {

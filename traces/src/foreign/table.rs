@@ -30,7 +30,7 @@ pub(super) struct Table {
     pub(super) precision: Precision,
     /// Rows with `comp_after` whose N is not `position + 1`.
     pub(super) odd_absolute: Vec<(usize, u32)>,
-    /// Rows whose `argmax_logit` is not the first of `top_logits`, and the line of the first of them.
+    /// Rows whose `argmax_logit` is not the largest of `top_logits`, and the line of the first of them.
     pub(super) argmax_disagrees: Option<(usize, usize)>,
     pub(super) decoders: Option<(u32, u32)>,
     pub(super) says_compaction: bool,
@@ -59,9 +59,10 @@ impl Table {
         }
         let (least, most) = self.decoders.unwrap_or((row.decoder, row.decoder));
         self.decoders = Some((least.min(row.decoder), most.max(row.decoder)));
-        if let (Some((_, logit)), Some(first)) = (row.argmax, row.logits.first())
-            && logit.to_bits() != first.value.to_bits()
-            && !(logit.is_nan() && first.value.is_nan())
+        let largest = row.logits.iter().map(|number| number.value).max_by(f32::total_cmp);
+        if let (Some((_, logit)), Some(largest)) = (row.argmax, largest)
+            && logit.to_bits() != largest.to_bits()
+            && !(logit.is_nan() || largest.is_nan())
         {
             let (count, first) = self.argmax_disagrees.unwrap_or((0, line));
             self.argmax_disagrees = Some((count + 1, first));

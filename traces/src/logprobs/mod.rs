@@ -4,6 +4,7 @@
 //! `prompt_logprobs`, SGLang's `meta_info`, llama-server's `completion_probabilities`, and lists over a whole vocabulary
 //! beside the logits they come from. Maps keep keys that stand twice, and what stands for "impossible" is no number.
 
+mod import;
 mod json;
 mod model;
 mod native;
@@ -13,6 +14,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+pub use import::{FoundId, Labels, LogprobImport, LogprobKind, Lookup, import};
 pub use json::{JsonFault, Oddity, Reader};
 pub use model::{
     Candidate, Entry, ListSettings, Logprob, LogprobFile, Part, Said, Sequence, Source, State,

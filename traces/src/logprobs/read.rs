@@ -15,7 +15,7 @@ use crate::TraceError;
 /// Longest text, unpacked.
 const MOST_BYTES: u64 = 512 << 20;
 /// Bytes in which a file shows what it is.
-const HEAD: u64 = 256 << 10;
+pub(super) const HEAD: u64 = 256 << 10;
 
 /// Documents of a JSON or JSON Lines file, and what was odd about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,7 +90,7 @@ fn line_of(bytes: &[u8], at: usize) -> usize {
     1 + bytes.iter().take(at).filter(|byte| **byte == b'\n').count()
 }
 
-fn unpacked(path: &Path, most: u64) -> Result<(Vec<u8>, Vec<String>), TraceError> {
+pub(super) fn unpacked(path: &Path, most: u64) -> Result<(Vec<u8>, Vec<String>), TraceError> {
     let io = |source| TraceError::Io { path: path.to_owned(), source };
     let mut file = BufReader::new(File::open(path).map_err(io)?);
     let mut remarks = Vec::new();
@@ -148,15 +148,11 @@ pub fn read(path: &Path) -> Result<LogprobFile, TraceError> {
     let documents = documents(path)?;
     let malformed = |what: String| TraceError::Malformed { path: path.to_owned(), what };
     let mut file = LogprobFile {
-        source: Source::OpenaiChat,
-        said: Said::Unknown,
-        sequences: Vec::new(),
-        logits: Vec::new(),
-        settings: ListSettings::default(),
         complete: documents.complete,
         oddities: documents.oddities,
         oddity_count: documents.oddity_count,
         remarks: documents.remarks,
+        ..empty()
     };
     let mut source = None;
     let records =
@@ -182,12 +178,36 @@ pub fn read(path: &Path) -> Result<LogprobFile, TraceError> {
     Ok(file)
 }
 
-/// Reads one record, in whatever envelope it lies.
-fn one(record: usize, node: &Node, file: &mut LogprobFile) -> Result<Option<Source>, String> {
-    let body = ["/response/body", "/response", "/body"]
+/// A file of which nothing is read yet.
+pub(super) const fn empty() -> LogprobFile {
+    LogprobFile {
+        source: Source::OpenaiChat,
+        said: Said::Unknown,
+        sequences: Vec::new(),
+        logits: Vec::new(),
+        settings: ListSettings { temperature: None, top_p: None },
+        complete: true,
+        oddities: Vec::new(),
+        oddity_count: 0,
+        remarks: Vec::new(),
+    }
+}
+
+/// The response of a record, in whatever envelope it lies.
+pub(super) fn body(node: &Node) -> &Node {
+    ["/response/body", "/response", "/body"]
         .iter()
         .find_map(|pointer| node.pointer(pointer).filter(|inner| inner.members().is_some()))
-        .unwrap_or(node);
+        .unwrap_or(node)
+}
+
+/// Reads one record.
+pub(super) fn one(
+    record: usize,
+    node: &Node,
+    file: &mut LogprobFile,
+) -> Result<Option<Source>, String> {
+    let body = body(node);
     let wanted = asked(node).or_else(|| asked(body));
     if body.get("choices").is_some() {
         openai::read(record, body, wanted, file).map(Some)

@@ -32,7 +32,7 @@ pub(super) fn write_dump_with(
 }
 
 /// Every dump of the run in `dir`.
-pub(super) fn list(dir: &Path) -> Result<Vec<DumpId>, TraceError> {
+pub(crate) fn list(dir: &Path) -> Result<Vec<DumpId>, TraceError> {
     let mut found = BTreeSet::new();
     for (folder, sample_id) in folders(dir)? {
         for name in names(&folder)? {

@@ -7,7 +7,7 @@
 mod access;
 mod columns;
 mod convert;
-mod dumps;
+pub(crate) mod dumps;
 mod events;
 pub(crate) mod fail;
 mod format;
@@ -32,5 +32,6 @@ pub(crate) use dumps::decode as sample_of_folder;
 pub use dumps::write_dump;
 pub(crate) use format::replace_file;
 pub use reader::RunReader;
+pub(crate) use sums::SummedFile;
 pub use tensors::{DumpFile, TensorView, write_safetensors};
 pub use writer::{RunWriter, is_run};

@@ -80,7 +80,7 @@ fn hex_digits(sum: u32) -> impl Iterator<Item = char> {
 
 /// A table file whose bytes are checked before anyone decodes them.
 #[derive(Clone)]
-pub(super) struct SummedFile(Arc<Inner>);
+pub(crate) struct SummedFile(Arc<Inner>);
 
 struct Inner {
     file: Mutex<File>,
@@ -96,7 +96,7 @@ impl SummedFile {
     ///
     /// # Errors
     /// [`TraceError::Malformed`] where the file's length is not the one that was written; [`TraceError::Io`].
-    pub(super) fn open(path: &Path, sums: Option<&TableSums>) -> Result<Self, TraceError> {
+    pub(crate) fn open(path: &Path, sums: Option<&TableSums>) -> Result<Self, TraceError> {
         let file = File::open(path).map_err(io(path))?;
         let len = file.metadata().map_err(io(path))?.len();
         let (mut block, mut parsed) = (BLOCK as u64, Vec::new());
@@ -192,7 +192,7 @@ impl ChunkReader for SummedFile {
 }
 
 /// Sequential reading with the same checks.
-pub(super) struct Cursor {
+pub(crate) struct Cursor {
     file: SummedFile,
     at: u64,
 }

@@ -24,7 +24,7 @@ mod polygraphy;
 mod raw;
 mod read;
 mod safetensors;
-mod source;
+pub(crate) mod source;
 mod tensor;
 mod torch;
 mod walk;

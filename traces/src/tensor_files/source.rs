@@ -11,7 +11,7 @@ use crate::store::fail::{io, malformed};
 
 /// A mapped file.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     /// The file, or what it was taken out of.
     pub(super) path: PathBuf,
     map: memmap2::Mmap,
@@ -19,7 +19,7 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// Maps a file.
-    pub(super) fn open(path: &Path) -> Result<Arc<Self>, TraceError> {
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>, TraceError> {
         let file = File::open(path).map_err(io(path))?;
         if !file.metadata().map_err(io(path))?.is_file() {
             return Err(malformed(path, "not a file"));
@@ -52,7 +52,7 @@ impl Mapped {
     }
 
     /// Every byte.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.map
     }
 }

@@ -23,6 +23,11 @@ fn counted_twice(evidence: &Evidence<'_>) -> Vec<Note> {
     let mut notes = Vec::new();
     for subject in &evidence.subjects {
         let Some(trace) = &subject.trace else { continue };
+        if !trace.manifest.limits.rows {
+            let why = "rows: not available: the source does not count them";
+            notes.push(Note::no_evidence(why).of([subject.label.as_str()]));
+            continue;
+        }
         if !trace.manifest.rows_exact {
             let why = "`rows_before` is rounded up to a bucket: single rows cannot be counted";
             notes.push(Note::no_evidence(why).of([subject.label.as_str()]));
@@ -272,7 +277,10 @@ fn deciding(subject: &Subject<'_>, track: &Track<'_>, length: u32) -> Option<Not
             Note::pass(format!("the prompt of {} and its last row {row} are not traced", track.id))
         });
     }
-    let exact = subject.trace.as_ref().is_some_and(|trace| trace.manifest.rows_exact);
+    let exact = subject
+        .trace
+        .as_ref()
+        .is_some_and(|trace| trace.manifest.rows_exact && trace.manifest.limits.rows);
     let at = |position: u32| track.rows().find(|row| row.position == position);
     if let (true, Some(own), Some(next)) = (exact, at(row), at(length))
         && next.before > own.after

@@ -60,7 +60,7 @@ pub(super) static PARTIAL: Audit = Audit {
     number: 49,
     slug: "partial-run",
     title: "an unfinished run is used as though it were whole",
-    compares: "finished samples with those expected: named by the run, or all of a dataset that holds them",
+    compares: "finished samples with those expected: named by the run, or all of a dataset that holds them; and with the other side's",
     needs: "`expected_ids` or the state of a run, or its dataset",
     gate: false,
     each: None,
@@ -143,12 +143,26 @@ fn intersection(pair: &Pair<'_, '_>) -> Vec<Note> {
         left.len(),
         right.len()
     );
+    let alone = |own: &BTreeSet<&str>, other: &BTreeSet<&str>| -> Vec<String> {
+        own.difference(other).take(NAMED).map(|id| (*id).to_owned()).collect()
+    };
     vec![if common == 0 {
         Note::void(said).remedy("compare runs of the same samples")
-    } else {
+    } else if left.len() == right.len() && common == left.len() {
         Note::pass(said)
+    } else if pair.lineage() {
+        // A replay of a part of a run is held against that part.
+        Note::pass(said)
+    } else {
+        let named = [alone(&left, &right), alone(&right, &left)].concat();
+        Note::flag(format!("{said}: totals of the two are of different samples"))
+            .at(format!("on one side only, for instance: {}", named.join(", ")))
+            .remedy("compare the common samples, and print n/N beside each total")
     }]
 }
+
+/// Ids that a note names of each side.
+const NAMED: usize = 3;
 
 fn answered(label: &str, kind: Kind, ids: std::ops::Range<u32>) -> Subject<'static> {
     let samples = ids.map(|id| Sample::new(format!("toy_{id}"))).collect();
@@ -181,7 +195,17 @@ fn partial_controls() -> Vec<Control> {
             Outcome::Void,
             "0 samples are finished on both",
         ),
+        Control::planted(
+            "40 rows against 20",
+            Evidence::pair(
+                answered("left", Kind::Benchmark, 0..40),
+                answered("right", Kind::Benchmark, 0..20),
+            ),
+            Outcome::Flag,
+            "20 samples are finished on both sides, of 40 and 20",
+        ),
         Control::clean("all rows", with_dataset(0..30), "30 of 30 samples"),
+        Control::clean("the same rows on both sides", pair(0), "9 samples are finished on both"),
     ]
 }
 

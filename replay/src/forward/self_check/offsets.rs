@@ -85,7 +85,9 @@ pub(super) fn check(
         rotary(recording, rows, tally);
     }
     if !exact {
-        tally.limits.push("the recording's row counts are rounded and prove nothing".to_owned());
+        tally.limits.push(
+            "the recording's row counts are rounded or not its own and prove nothing".to_owned(),
+        );
         return;
     }
     let traced: Vec<(u32, i64)> = (0..)
