@@ -276,8 +276,11 @@ fn by_loops(left: &[f32], right: &[f32]) -> Figures {
     let finite: Vec<(f64, f64)> =
         pairs.iter().copied().filter(|(a, b)| a.is_finite() && b.is_finite()).collect();
     let mut apart: Vec<f64> = finite.iter().map(|(a, b)| (a - b).abs()).collect();
-    let nonzero: Vec<f64> =
-        finite.iter().filter(|(a, _)| a.abs() > 0.0).map(|(a, b)| (a - b).abs() / a.abs()).collect();
+    let nonzero: Vec<f64> = finite
+        .iter()
+        .filter(|(a, _)| a.abs() > 0.0)
+        .map(|(a, b)| (a - b).abs() / a.abs())
+        .collect();
     let sum: f64 = apart.iter().sum();
     let n = finite.len() as f64;
     apart.sort_by(f64::total_cmp);
