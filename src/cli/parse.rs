@@ -68,7 +68,7 @@ mod tests {
     fn every_mistake_is_one_line_with_a_remedy() {
         for (line, parts) in [
             ("lockstep import x", &["--out <OUT>", "`lockstep import --help` tells more"][..]),
-            ("lockstep run --modle x", &["--modle", "tip", "--model"]),
+            ("lockstep run --pormpt x", &["--pormpt", "tip", "--prompt"]),
             ("lockstep run --policy dens --out x", &["dens", "dense", "triattention"]),
             ("lockstep export", &["required"]),
             ("lockstep frobnicate", &["frobnicate", "`lockstep --help` tells more"]),

@@ -276,7 +276,7 @@ fn case_59_each_file_read_as_a_trace() {
         ("token_as_text.parquet", vec!["`token_id`", "Utf8", "whole numbers"]),
         ("no_footer.parquet", vec!["truncated or still being written"]),
         ("footer_len_lies.parquet", vec!["footer claims", "bytes"]),
-        ("hollow.parquet", vec!["outside the file", "pages are missing"]),
+        ("hollow.parquet", vec!["footer claims", "damaged"]),
     ] {
         for verb in [vec!["inspect"], vec!["diff", &ok]] {
             let path = case(name);

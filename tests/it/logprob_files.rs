@@ -80,9 +80,9 @@ fn a_run_comes_back_from_every_layout_with_its_tokens_and_log_probabilities() {
                     .filter_map(Value::as_f64)
                     .collect()
             };
-            for (value, logit) in values(row).iter().zip(values(wanted)) {
+            for (value, logit) in values(row).iter().zip(&values(wanted)) {
                 // Written in f64 and rounded once, to f32.
-                let wanted = logit - sum;
+                let wanted = f64::from(*logit as f32) - sum;
                 assert!(
                     (value - wanted).abs() <= wanted.abs() * 6e-8,
                     "{kind}: {value} for {wanted}"

@@ -150,10 +150,10 @@ fn sinks_and_recent_rows_are_told_from_what_equal_counts_hide() {
         &["check", "states", &write(&scratch, "other.json", &other)],
         1,
         &[
-            ("/implementations/0/recognised", json!(["drops_newest_old"])),
+            ("/implementations/2/recognised", json!(["drops_newest_old"])),
             // A sorted list cannot tell a plain window from a ring; its slots speak for the window.
             ("/implementations/1/recognised", json!(["oldest_goes"])),
-            ("/implementations/2/recognised", json!(["sinks_within_recent", "one_row_less"])),
+            ("/implementations/0/recognised", json!(["sinks_within_recent", "one_row_less"])),
             ("/counts_reveal", json!(false)),
         ],
     );
@@ -219,8 +219,8 @@ fn a_window_of_one_key_more_is_told_by_query_and_by_where_it_saturates() {
             ("/engines/1/size", json!(2)),
             ("/engines/1/first_fault/query", json!(4)),
             ("/engines/1/first_fault/missing", json!([3])),
-            ("/engines/2/sees_future", json!([3, 4])),
-            ("/engines/2/shape", Value::Null),
+            ("/engines/0/sees_future", json!([3, 4])),
+            ("/engines/0/shape", Value::Null),
         ],
     );
     assert_eq!(named(&answer, "chunks"), ["chunked"]);

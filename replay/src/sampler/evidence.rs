@@ -79,6 +79,13 @@ impl Row {
         let light = filters.apply(&candidates, rules, variant);
         (!heavy.tail && !light.tail && heavy.ids == light.ids).then_some(light)
     }
+
+    /// What survives of the listed ids alone. Enough for argmax, which no unlisted id can be: a list begins with the largest.
+    #[must_use]
+    pub(super) fn kept_of_listed(&self, filters: &Filters, rules: Rules, variant: Variant) -> Kept {
+        let listed = self.listed.iter().map(|&(id, logit)| Candidate { id, logit, count: 1.0 });
+        filters.apply(&listed.collect::<Vec<_>>(), rules, variant)
+    }
 }
 
 /// One chosen token.

@@ -6,7 +6,7 @@ use lockstep_reference::sample::{Kept, Rules, Variant};
 use rayon::prelude::*;
 
 use super::evidence::Evidence;
-use super::hypothesis::Hypothesis;
+use super::hypothesis::{Draw, Hypothesis};
 use super::identify::{Drawn, Misfit, Scored};
 use super::score::{Judged, Simulator, judge};
 
@@ -88,7 +88,11 @@ impl<'a> Prepared<'a> {
             let steps = stream.steps.iter().zip(kept).zip(0_u64..);
             let mut chosen = 0;
             for ((step, kept), number) in steps {
-                let Some(kept) = kept.as_ref() else {
+                let listed = (kept.is_none() && hypothesis.draw == Draw::Argmax).then(|| {
+                    let (rules, variant) = (hypothesis.rules, hypothesis.variant);
+                    step.row.kept_of_listed(&self.evidence.filters, rules, variant)
+                });
+                let Some(kept) = kept.as_ref().or(listed.as_ref()) else {
                     scored.uncovered += 1;
                     continue;
                 };

@@ -45,9 +45,11 @@ impl RawSpec {
     ) -> Result<Result<PlainTensor, Misfit>, TraceError> {
         let have = file.bytes().len();
         if self.bytes() != Some(have) {
-            let rest = have.saturating_sub(self.skip);
+            // Of a file that ends before the first element nothing fits, not even a shape of no elements.
+            let rest = have.checked_sub(self.skip);
             let fits = |element: &Element| {
-                count(&self.shape).and_then(|n| n.checked_mul(element.size())) == Some(rest)
+                let wanted = count(&self.shape).and_then(|n| n.checked_mul(element.size()));
+                rest.is_some() && wanted == rest
             };
             return Ok(Err(Misfit {
                 name: name.to_owned(),

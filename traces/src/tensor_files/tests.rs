@@ -276,6 +276,9 @@ fn raw_bytes_are_read_as_declared_and_a_wrong_length_is_said() {
     let halves = read(&path, &with("f64:12:+4")).unwrap();
     assert_eq!(halves.misfits[0].fits, [Element::F32, Element::I32, Element::U32]);
     assert_eq!(halves.misfits[0].read_as(Element::U32).unwrap().elements(), 12);
+    // Found by fuzzing: no elements fit into a file that ends before they begin.
+    let beyond = read(&path, &with("f32:0:+64")).unwrap();
+    assert_eq!((beyond.tensors.len(), beyond.misfits[0].fits.len()), (0, 0));
     for bad in ["f33:3", "f32", "f32:3xx", "f32:3:middle", "f32:9999999999x9999999999"] {
         assert!(bad.parse::<RawSpec>().is_err(), "{bad}");
     }

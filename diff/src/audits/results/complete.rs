@@ -180,12 +180,12 @@ fn partial_controls() -> Vec<Control> {
     };
     let mut killed = answered("run", Kind::Run, 0..3);
     killed.state.complete = Some(false);
-    let pair = |from| {
-        Evidence::pair(
-            answered("left", Kind::Benchmark, 0..9),
-            answered("right", Kind::Benchmark, from..from + 9),
-        )
+    let whole = |label, ids| {
+        let mut side = answered(label, Kind::Benchmark, ids);
+        side.state.complete = Some(true);
+        side
     };
+    let pair = |from| Evidence::pair(whole("left", 0..9), whole("right", from..from + 9));
     vec![
         Control::planted("9 of 30 rows", with_dataset(0..9), Outcome::Flag, "9 of 30 samples"),
         Control::planted("a killed run", Evidence::one(killed), Outcome::Flag, "ends early"),
