@@ -266,25 +266,7 @@ fn sample_findings(one: &Compared) -> Vec<Finding> {
         }),
         _ => {}
     }
-    if let Some(found) = one.factor {
-        out.push(Finding {
-            cause: None,
-            title: format!(
-                "every margin on the right is {:.5} times that on the left, in all {} rows: a temperature of {:.5} on the right, or \
-                 of {:.5} on the left",
-                found.factor,
-                found.rows,
-                1.0 / found.factor,
-                found.factor
-            ),
-            location: at(diff.splits.logit.as_ref().map(|split| split.position)),
-            evidence: vec![
-                evidence("factor", found.factor),
-                evidence("rows", found.rows),
-                evidence("margins", found.margins),
-            ],
-        });
-    }
+    out.extend(factor_finding(one, &at));
     if one.contradictions > 0 {
         out.push(Finding {
             cause: None,
@@ -307,6 +289,27 @@ fn sample_findings(one: &Compared) -> Vec<Finding> {
         });
     }
     out
+}
+
+/// A temperature that shows as one factor between all margins.
+fn factor_finding(one: &Compared, at: &dyn Fn(Option<u32>) -> Location) -> Option<Finding> {
+    one.factor.map(|found| Finding {
+            cause: None,
+            title: format!(
+                "every margin on the right is {:.5} times that on the left, in all {} rows: a temperature of {:.5} on the right, or \
+                 of {:.5} on the left",
+                found.factor,
+                found.rows,
+                1.0 / found.factor,
+                found.factor
+            ),
+            location: at(one.diff.splits.logit.as_ref().map(|split| split.position)),
+            evidence: vec![
+                evidence("factor", found.factor),
+                evidence("rows", found.rows),
+                evidence("margins", found.margins),
+            ],
+        })
 }
 
 /// Answers of both sides against gold, sample by sample. Answers are compared as numbers where they are numbers: `062` is 62.

@@ -1,6 +1,6 @@
 //! Bytes of a tokenizer's tokens, and ids by bytes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use lockstep_runtime::tokenize::Tokenizer;
@@ -16,7 +16,7 @@ const BEYOND: usize = 4096;
 pub(crate) struct TokenBytes {
     vocabulary: Vocabulary,
     /// Lowest id, and how many there are.
-    ids: HashMap<Vec<u8>, (u32, usize)>,
+    ids: BTreeMap<Vec<u8>, (u32, usize)>,
 }
 
 impl TokenBytes {
@@ -31,7 +31,7 @@ impl TokenBytes {
             (0..most).filter_map(|id| Some((id, tokenizer.token(id)?))).collect();
         let known: Vec<u32> = pieces.keys().copied().collect();
         let vocabulary = Vocabulary::new(pieces);
-        let mut ids: HashMap<Vec<u8>, (u32, usize)> = HashMap::new();
+        let mut ids: BTreeMap<Vec<u8>, (u32, usize)> = BTreeMap::new();
         for id in known {
             if let Some(bytes) = vocabulary.bytes(id) {
                 ids.entry(bytes).or_insert((id, 0)).1 += 1;

@@ -81,7 +81,8 @@ fn a_run_comes_back_from_every_layout_with_its_tokens_and_log_probabilities() {
                     .collect()
             };
             for (value, logit) in values(row).iter().zip(&values(wanted)) {
-                // Written in f64 and rounded once, to f32.
+                // Written in f64 and rounded once, to f32; JSON prints an f32 shortly.
+                let value = f64::from(*value as f32);
                 let wanted = f64::from(*logit as f32) - sum;
                 assert!(
                     (value - wanted).abs() <= wanted.abs() * 6e-8,

@@ -4,6 +4,8 @@
 //! not installed here: `LOCKSTEP_PYTHON_ENV` names a virtual environment that has them (else `~/.cache/lockstep/live` is looked at).
 //! Without them they say `skipped` and prove nothing.
 
+#![expect(clippy::unwrap_used, reason = "what is missing fails the test")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -185,7 +185,8 @@ fn percentiles(values: &[f32]) -> Option<Percentiles> {
         (1.0 - rest) * at(whole) + rest * at((whole + 1).min(sorted.len() - 1))
     };
     let half = sorted.len() / 2;
-    let median = if sorted.len() % 2 == 0 { 0.5 * (at(half) + at(half - 1)) } else { at(half) };
+    let median =
+        if sorted.len().is_multiple_of(2) { 0.5 * (at(half) + at(half - 1)) } else { at(half) };
     Some(Percentiles {
         maximum: last,
         p99_9: part(0.999),

@@ -102,7 +102,7 @@ pub(crate) fn picked<S: Stored<N>, const N: usize>(
     wanted: &Wanted,
     out: &mut Vec<u64>,
 ) {
-    widest!(picked_body::<S, N>(left: &[u8], right: &[u8], wanted: &Wanted, out: &mut Vec<u64>) -> ())
+    widest!(picked_body::<S, N>(left: &[u8], right: &[u8], wanted: &Wanted, out: &mut Vec<u64>) -> ());
 }
 
 #[inline(always)]

@@ -38,7 +38,8 @@ impl Histogram {
 
     /// For differences of any f64, counted one by one.
     pub(crate) fn wide() -> Self {
-        Self::new(KINDS..0)
+        // No class yet: the ends move apart with the first one.
+        Self::new(Range { start: KINDS, end: 0 })
     }
 
     fn new(range: Range<usize>) -> Self {

@@ -156,10 +156,10 @@ impl Running {
         let most = self.max_rel;
         let mut above = [0.0_f64; LANES];
         for at in 0..TILE / LANES {
-            for lane in 0..LANES {
+            for (lane, above) in above.iter_mut().enumerate() {
                 let place = at * LANES + lane;
                 let over = apart[place] - most * f64::from(left[place]).abs();
-                above[lane] = if over > above[lane] { over } else { above[lane] };
+                *above = if over > *above { over } else { *above };
             }
         }
         above.iter().any(|over| *over > 0.0)

@@ -11,8 +11,11 @@ use lockstep_traces::{lm_eval, trtmc};
 
 use crate::cli::ImportKind;
 
+/// Does a file or folder have this layout?
+type Recogniser = fn(&Path) -> bool;
+
 /// Recognisers, the narrowest first: a layout that another one contains comes before it.
-const KNOWN: &[(ImportKind, fn(&Path) -> bool)] = &[
+const KNOWN: &[(ImportKind, Recogniser)] = &[
     (ImportKind::ParquetTrace, lockstep_traces::parquet_trace::is_parquet),
     (ImportKind::LlamaKld, llamacpp::is_kld),
     (ImportKind::LlamaResults, llamacpp::is_results),

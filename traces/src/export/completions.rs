@@ -11,6 +11,9 @@ use super::values::Logprobs;
 use crate::store::{StepColumn, replace_file};
 use crate::{SampleRow, TraceError};
 
+/// Appends what a row says of a token to the text.
+type Cell<'c, W> = dyn FnMut(&mut W, Row<'_>, u32, &mut String) -> Result<(), TraceError> + 'c;
+
 /// Writes a run as completions responses. A prompt whose rows the run holds is echoed: its tokens come first, the first of
 /// them with a null. A token that is a part of a character is spelled as the API spells it, `bytes:\xe2\x80`.
 ///
@@ -131,7 +134,7 @@ impl Completions<'_> {
         sample: &SampleRow,
         mut comma: bool,
         out: &mut Out<'_, W>,
-        cell: &mut dyn FnMut(&mut Self, Row<'_>, u32, &mut String) -> Result<(), TraceError>,
+        cell: &mut Cell<'_, Self>,
     ) -> Result<(), TraceError> {
         let columns = [StepColumn::TopIds, StepColumn::TopLogits, StepColumn::Logsumexp];
         let selection = self.selection;

@@ -98,7 +98,7 @@ fn write_row(line: &mut String, row: Row<'_>, digits: Option<usize>) -> Result<(
         match digits {
             _ if value.is_nan() => line.push_str("null"),
             _ if value.is_infinite() => {
-                line.push_str(if *value < 0.0 { "-Infinity" } else { "Infinity" })
+                line.push_str(if *value < 0.0 { "-Infinity" } else { "Infinity" });
             }
             Some(digits) => write_general(line, f64::from(*value), digits),
             None => {

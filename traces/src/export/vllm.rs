@@ -12,6 +12,9 @@ use crate::store::fail::malformed;
 use crate::store::{StepColumn, replace_file};
 use crate::{FinishReason, SampleRow, TraceError};
 
+/// Appends what a row says of a token to the text.
+type Cell<'c, W> = dyn FnMut(&mut W, Row<'_>, u32, &mut String) -> Result<(), TraceError> + 'c;
+
 const LIST: [StepColumn; 3] = [StepColumn::TopIds, StepColumn::TopLogits, StepColumn::Logsumexp];
 
 /// Writes a run as responses of vLLM. No texts are needed: tokens are named by their ids.
@@ -139,7 +142,7 @@ impl Vllm<'_> {
         side: Side,
         columns: &[StepColumn],
         out: &mut Out<'_, W>,
-        cell: &mut dyn FnMut(&mut Self, Row<'_>, u32, &mut String) -> Result<(), TraceError>,
+        cell: &mut Cell<'_, Self>,
     ) -> Result<(), TraceError> {
         let length = sample.prompt_len.unwrap_or(0);
         // The list of prompt log-probabilities begins with a null.

@@ -42,7 +42,7 @@ pub fn import_recorded(path: &Path, out: &Path) -> Result<Vec<String>, TraceErro
                 writer.manifest_mut().set(&key, value, &source);
             }
             Item::Step(row, event) => {
-                writer.step(row)?;
+                writer.step(*row)?;
                 event.map(|event| writer.event(event)).transpose()?;
             }
             Item::Sample(row) => writer.sample(*row)?,

@@ -14,7 +14,7 @@ const SCHEMA_MAJOR: &str = "1";
 /// What a line says, in the workbench's own terms.
 pub(super) enum Item {
     Setting { key: String, value: serde_json::Value, source: String },
-    Step(StepRow, Option<EventRow>),
+    Step(Box<StepRow>, Option<EventRow>),
     Sample(Box<SampleRow>),
 }
 
@@ -100,7 +100,7 @@ impl Recording {
                 self.steps += 1;
                 self.without_logits += u64::from(row.top_ids.is_empty());
                 let event = event_of(&row);
-                Item::Step(row, event)
+                Item::Step(Box::new(row), event)
             }
             Line::Sample(sample) => {
                 let row = SampleRow::from(*sample);

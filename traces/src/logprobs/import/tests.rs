@@ -19,9 +19,12 @@ struct Made {
     texts: Option<crate::TokenTexts>,
 }
 
+/// Position, fed, chosen, ids and values.
+type Listed = (u32, u32, Option<u32>, Vec<(u32, f32)>);
+
 impl Made {
     /// Position, fed, chosen, ids and values of each row.
-    fn lists(&self) -> Vec<(u32, u32, Option<u32>, Vec<(u32, f32)>)> {
+    fn lists(&self) -> Vec<Listed> {
         let pairs = |row: &StepRow| {
             row.top_ids.iter().copied().zip(row.top_logits.iter().copied()).collect::<Vec<_>>()
         };
