@@ -116,7 +116,7 @@ pub(crate) enum CheckCommand {
     Shifts(super::FormArgs),
     /// Keep-sets under a trigonometric score of positions, and the time t that an engine took for it.
     ///
-    /// SPEC: {"amp": [..], "omega": [..], "phase": [..], "budget": B}: a row at position p scores sum_f amp[f]*cos(omega[f]*(t-p)+phase[f]),
+    /// SPEC: {"amp": [..], "omega": [..], "phase": [..], "budget": B}: a row at position p scores sum_f amp_f * cos(omega_f * (t - p) + phase_f),
     /// the B largest stay, ties go to the smaller p. KEEPS: [{"compaction": 1, "absolute_position": N, "rows": [position, ..], "kept":
     /// [position, ..]}, ..]. Each compaction is recomputed from the rows that the engine had.
     Keepsets(super::KeepsetsArgs),

@@ -59,7 +59,9 @@ fn an_exported_run_comes_back_equal_and_a_changed_logit_is_found() {
         let back = home.path(name);
         lockstep(["import", "tensors", source, "--prompt-len", &length, "--out", &back]).expect(0);
         let answer = lockstep(["diff", &run, &back, "--format", "json"]).expect(0).json();
-        assert_eq!(answer["verdict"], "identical", "{answer:#}");
+        // Tensors tell nothing of row counts, so that more than "within noise" cannot be said.
+        assert_eq!(answer["verdict"]["kind"], "within_noise", "{answer:#}");
+        assert_eq!(answer["available"]["rows"], "not available on the right");
     }
     plant(&home.file("npy/ledger_05/step_0000103/logits.npy"), 4);
     let back = home.path("planted");
