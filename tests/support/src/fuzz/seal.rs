@@ -91,7 +91,7 @@ pub fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// The inverse of [`base64`].
+/// The inverse of [`base64()`].
 #[must_use]
 pub fn from_base64(text: &str) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default()
