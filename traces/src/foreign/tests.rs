@@ -192,7 +192,7 @@ fn a_contradiction_between_argmax_and_the_list_is_said() {
     assert_eq!(loaded.steps.argmax, [3, 7, 7]);
     assert!(says(&loaded, "argmax_token is not the first"));
     let text = dense(0..3).replacen("\"argmax_logit\":27.5312", "\"argmax_logit\":27.5", 1);
-    assert!(says(&read(text.as_bytes()).unwrap(), "argmax_logit is not the first"));
+    assert!(says(&read(text.as_bytes()).unwrap(), "argmax_logit is not the largest"));
     assert!(!says(&read(dense(0..3).as_bytes()).unwrap(), "argmax_logit"));
 }
 

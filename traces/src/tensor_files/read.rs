@@ -165,7 +165,13 @@ fn file(path: &Path, options: &ReadOptions) -> Result<TensorSet, TraceError> {
 
 /// A pickle of protocol 2 or later.
 fn pickled(bytes: &[u8]) -> bool {
-    matches!(bytes, [0x80, 2..=5, ..])
+    matches!(bytes, [0x80, 2..=5, ..]) && !headed(bytes)
+}
+
+/// A safetensors header. Its length may begin as a pickle does (640 bytes are `80 02`); what follows in a pickle is no length that fits.
+fn headed(bytes: &[u8]) -> bool {
+    let length = bytes.first_chunk::<8>().map(|length| u64::from_le_bytes(*length));
+    length.is_some_and(|length| length <= bytes.len() as u64 - 8) && bytes.get(8) == Some(&b'{')
 }
 
 /// Reads one mapped file by what it holds. `name` is its path below the root; without `options` (bytes out of another file) only

@@ -258,6 +258,20 @@ fn dump_folders_are_named_and_ordered_as_their_tools_do() {
 }
 
 #[test]
+fn a_safetensors_header_whose_length_begins_as_a_pickle_is_one() {
+    let home = tempfile::tempdir().unwrap();
+    for length in [0x0280_usize, 0x0480] {
+        let path = home.path().join(format!("{length}.safetensors"));
+        let mut header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#.to_vec();
+        header.resize(length, b' ');
+        let bytes = [&(length as u64).to_le_bytes()[..], &header, &1.5_f32.to_le_bytes()].concat();
+        std::fs::write(&path, bytes).unwrap();
+        let set = read(&path, &ReadOptions::default()).unwrap();
+        assert_eq!((set.format, set.tensors[0].name.as_str()), ("safetensors", "a"));
+    }
+}
+
+#[test]
 fn raw_bytes_are_read_as_declared_and_a_wrong_length_is_said() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("k.bin");
