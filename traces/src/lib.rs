@@ -35,6 +35,7 @@ pub mod sink;
 pub mod spec;
 pub mod stats;
 pub mod store;
+mod summary;
 pub mod tensor_files;
 pub mod tensor_runs;
 pub mod token_texts;

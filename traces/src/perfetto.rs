@@ -307,25 +307,13 @@ mod tests {
 
     fn step(position: u32, phase: Phase, rows_after: u32, margin: Option<f32>) -> StepRow {
         StepRow {
-            sample_id: "a".to_owned(),
-            position,
             phase,
-            token_id: position,
-            next_token: None,
-            rows_before: position,
             rows_after,
-            rows_bucketed: None,
-            compaction: None,
-            rope_index: None,
             argmax: 1,
             top_ids: vec![1, 2],
             top_logits: vec![2.0, 1.5],
-            logsumexp: None,
             top2_margin: margin,
-            finite: true,
-            logits_hash: None,
-            rng_offset: None,
-            uniform: None,
+            ..StepRow::bare("a", position, position)
         }
     }
 

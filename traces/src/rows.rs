@@ -55,6 +55,34 @@ pub struct StepRow {
     pub uniform: Option<f32>,
 }
 
+impl StepRow {
+    /// A decode row of a dense cache, of which only the fed token is known: no logits, no choice.
+    #[must_use]
+    pub fn bare(sample_id: impl Into<String>, position: u32, token_id: u32) -> Self {
+        Self {
+            sample_id: sample_id.into(),
+            position,
+            phase: Phase::Decode,
+            token_id,
+            next_token: None,
+            rows_before: position,
+            rows_after: position.saturating_add(1),
+            rows_bucketed: None,
+            compaction: None,
+            rope_index: None,
+            argmax: crate::foreign::UNKNOWN_TOKEN,
+            top_ids: Vec::new(),
+            top_logits: Vec::new(),
+            logsumexp: None,
+            top2_margin: None,
+            finite: true,
+            logits_hash: None,
+            rng_offset: None,
+            uniform: None,
+        }
+    }
+}
+
 /// One compaction (`events.parquet`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventRow {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::import::bare;
-use super::results::fill_row;
 use crate::foreign::UNKNOWN_TOKEN;
 use crate::hash::{DEFAULT_SEEDS, ids_sha256};
 use crate::limits::TokenIds;
 use crate::manifest::Producer;
 use crate::store::RunWriter;
 use crate::store::fail::malformed;
+use crate::summary::summarise;
 use crate::tensor_files::source::Mapped;
 use crate::{
     Choice, Dump, DumpId, FinishReason, Manifest, RecordPlan, SampleRow, SourceLimits, Tensor,
@@ -121,7 +121,7 @@ pub fn import_debug(
     let sample_id = "row";
     let mut step = bare(sample_id, position, tokens.last().copied().unwrap_or(UNKNOWN_TOKEN));
     let logits = row.logits();
-    fill_row(&mut step, &logits, top_k);
+    summarise(&mut step, &logits, top_k);
     writer.dump(dump_of(sample_id, step.position, &logits))?;
     writer.step(step)?;
     writer.sample(SampleRow {

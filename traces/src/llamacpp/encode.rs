@@ -17,7 +17,8 @@ pub struct EncodedRow {
 }
 
 /// Appends the record of `logits` to `out`: scale, lowest log-probability, codes, and a code of 0 where their number is odd. `None`,
-/// and nothing appended, for an empty row and for one that no code can hold (a NaN, +inf, or nothing but -inf).
+/// and nothing appended, for an empty row and for one that no code can hold (a NaN, +inf, nothing but
+/// -inf, or values so large that 16 nats are lost in their rounding).
 pub fn encode_row(logits: &[f32], out: &mut Vec<u8>) -> Option<EncodedRow> {
     let (mut highest, mut lowest) = (f32::NEG_INFINITY, f32::INFINITY);
     for &logit in logits {
@@ -30,10 +31,15 @@ pub fn encode_row(logits: &[f32], out: &mut Vec<u8>) -> Option<EncodedRow> {
     if !highest.is_finite() {
         return None;
     }
+    let spread = lowest < highest;
     let lowest = lowest.max(highest - RANGE);
     let sum: f64 = logits.iter().fold(0.0, |sum, logit| sum + f64::from((logit - highest).exp()));
     let log_sum_exp = sum.ln();
     let min_log_prob = lowest - highest - narrow(log_sum_exp);
+    // So far from 0 that 16 nats are less than half a unit in the last place: every logit would have the same code.
+    if spread && lowest >= highest {
+        return None;
+    }
     let scale = (highest - lowest) / 65535.0;
     out.reserve(RECORD_HEADER + 4 * logits.len().div_ceil(2));
     out.extend(scale.to_le_bytes());

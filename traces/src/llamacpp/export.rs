@@ -117,6 +117,8 @@ fn encode(
     }
     match encode_row(&row, record) {
         Some(_) => Ok(()),
-        None => Err(fault("logits with NaN or +inf, which no code can hold".to_owned())),
+        None => Err(fault(
+            "logits with NaN, +inf or values beyond 2^27, which no code can hold".to_owned(),
+        )),
     }
 }

@@ -110,30 +110,10 @@ fn remarks(file: &KldFile, error: f64, range: f32) -> Vec<String> {
     remarks
 }
 
-/// A row of which only the token is known.
+/// A prompt row of which only the token is known.
 pub(super) fn bare(sample_id: &str, position: usize, token: u32) -> StepRow {
     let position = u32::try_from(position).unwrap_or(u32::MAX);
-    StepRow {
-        sample_id: sample_id.to_owned(),
-        position,
-        phase: Phase::Prompt,
-        token_id: token,
-        next_token: None,
-        rows_before: position,
-        rows_after: position.saturating_add(1),
-        rows_bucketed: None,
-        compaction: None,
-        rope_index: None,
-        argmax: UNKNOWN_TOKEN,
-        top_ids: Vec::new(),
-        top_logits: Vec::new(),
-        logsumexp: None,
-        top2_margin: None,
-        finite: true,
-        logits_hash: None,
-        rng_offset: None,
-        uniform: None,
-    }
+    StepRow { phase: Phase::Prompt, ..StepRow::bare(sample_id, position, token) }
 }
 
 fn fill(row: &mut StepRow, record: &KldRecord<'_>, top_k: usize) {

@@ -1,5 +1,9 @@
 //! One record: the log-probabilities of a row as 16-bit codes between its lowest and its highest.
 
+use std::cmp::Reverse;
+
+use crate::summary::largest;
+
 /// Bytes before the codes: scale and lowest log-probability, f32 each.
 pub(super) const RECORD_HEADER: usize = 8;
 /// The code of the highest logit, by the way in which codes are made.
@@ -100,21 +104,12 @@ impl<'a> KldRecord<'a> {
     /// Ids with the `k` highest codes: code falling, lower id first on equal codes.
     #[must_use]
     pub fn top(&self, k: usize) -> Vec<u32> {
-        let key = |id: u32| {
-            let code = usize::try_from(id).ok().and_then(|id| self.code(id)).unwrap_or(0);
-            (u16::MAX - code, id)
-        };
-        let mut ids: Vec<u32> = (0..u32::try_from(self.len()).unwrap_or(u32::MAX)).collect();
-        if k < ids.len() && k > 0 {
-            ids.select_nth_unstable_by_key(k - 1, |id| key(*id));
-        }
-        ids.truncate(k);
-        ids.sort_unstable_by_key(|id| key(*id));
-        ids
+        let keys = (0..).zip(self.codes()).map(|(id, code)| (code, Reverse(id)));
+        largest(k, keys).into_iter().map(|(_, Reverse(id))| id).collect()
     }
 
     /// What no record that the programs write can be, in words; `None` where nothing is wrong. The highest logit always has the
-    /// highest code, and padding is 0.
+    /// highest code (0 where the scale has no finite inverse: all logits are equal, or nearly so), and padding is 0.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let (scale, lowest) = (self.scale, self.min_log_prob);
@@ -125,7 +120,7 @@ impl<'a> KldRecord<'a> {
             return Some(format!("code {padding} in the padding, which is 0 as written"));
         }
         let highest = self.codes().max().unwrap_or(0);
-        let expected = if scale > 0.0 { HIGHEST } else { 0 };
+        let expected = if scale.recip().is_finite() { HIGHEST } else { 0 };
         (highest != expected)
             .then(|| format!("the highest code is {highest}; as written it is {expected}"))
     }

@@ -15,14 +15,15 @@ use super::debug::dump_of;
 use super::import::bare;
 use crate::foreign::UNKNOWN_TOKEN;
 use crate::gguf::{GgufHeader, GgufTensor, GgufValue, is_gguf};
-use crate::hash::{DEFAULT_SEEDS, ids_sha256, logits_hash};
+use crate::hash::{DEFAULT_SEEDS, ids_sha256};
 use crate::manifest::Producer;
 use crate::store::RunWriter;
 use crate::store::fail::malformed;
+use crate::summary::summarise;
 use crate::tensor_files::source::Mapped;
 use crate::{
-    Choice, FinishReason, Manifest, Phase, RecordPlan, SampleRow, SourceLimits, StepRow,
-    TraceError, TraceSink as _,
+    Choice, FinishReason, Manifest, Phase, RecordPlan, SampleRow, SourceLimits, TraceError,
+    TraceSink as _,
 };
 
 /// An opened results file.
@@ -213,7 +214,7 @@ fn write(
         let mut step = bare(sample_id, position, id);
         step.phase = if position < prompt { Phase::Prompt } else { Phase::Decode };
         let logits = file.row(row)?;
-        fill_row(&mut step, &logits, top_k);
+        summarise(&mut step, &logits, top_k);
         writer.dump(dump_of(sample_id, step.position, &logits))?;
         writer.step(step)?;
     }
@@ -224,44 +225,4 @@ fn write(
         finish: FinishReason::Forced,
         ..SampleRow::bare(sample_id)
     })
-}
-
-/// What a row of logits tells: argmax and top-k (lower id first on equal logits), margin, log-sum-exp, hash, finiteness.
-pub(super) fn fill_row(step: &mut StepRow, logits: &[f32], top_k: usize) {
-    let order = |a: &u32, b: &u32| {
-        let value = |id: u32| {
-            let logit = usize::try_from(id).ok().and_then(|id| logits.get(id)).copied();
-            logit.filter(|logit| !logit.is_nan()).unwrap_or(f32::NEG_INFINITY)
-        };
-        value(*b).total_cmp(&value(*a)).then(a.cmp(b))
-    };
-    let mut ids: Vec<u32> = (0..u32::try_from(logits.len()).unwrap_or(u32::MAX)).collect();
-    let wanted = top_k.max(2);
-    if wanted < ids.len() {
-        ids.select_nth_unstable_by(wanted - 1, order);
-    }
-    ids.truncate(wanted);
-    ids.sort_unstable_by(order);
-    let value = |id: &u32| {
-        usize::try_from(*id).ok().and_then(|id| logits.get(id)).copied().unwrap_or(f32::NAN)
-    };
-    step.argmax = ids.first().copied().unwrap_or(UNKNOWN_TOKEN);
-    if let [first, second, ..] = ids.as_slice() {
-        step.top2_margin = Some(value(first) - value(second));
-    }
-    ids.truncate(top_k);
-    step.top_logits = ids.iter().map(value).collect();
-    step.top_ids = ids;
-    step.finite = logits.iter().all(|logit| logit.is_finite());
-    step.logits_hash = Some(logits_hash(logits, DEFAULT_SEEDS));
-    step.logsumexp = log_sum_exp(logits);
-}
-
-/// ln(sum(exp(logit))) in f64; `None` where a logit is NaN or +inf.
-fn log_sum_exp(logits: &[f32]) -> Option<f64> {
-    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sound = highest.is_finite() && !logits.iter().any(|logit| logit.is_nan());
-    let highest = f64::from(highest);
-    let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();
-    sound.then(|| highest + sum.ln())
 }

@@ -64,7 +64,9 @@ fn codes_of_odd_rows_are_those_of_the_restatement() {
         encode_row(&row, &mut made).unwrap();
     }
     assert_eq!(made, std::fs::read(data("edges.records")).unwrap());
-    for none in [&[][..], &[f32::NAN, 1.0], &[f32::INFINITY, 0.0], &[f32::NEG_INFINITY]] {
+    for none in
+        [&[][..], &[f32::NAN, 1.0], &[f32::INFINITY, 0.0], &[f32::NEG_INFINITY], &[3e38, 0.0]]
+    {
         assert!(encode_row(none, &mut made).is_none());
     }
 }
@@ -82,9 +84,11 @@ fn decoded_values_lie_within_the_stated_error() {
         state = crate::hash::splitmix64(state);
         f32::from(u16::try_from(state >> 48).unwrap()) / 65536.0
     };
-    let wide: Vec<Vec<f32>> = (0..40_u8)
+    let mut wide: Vec<Vec<f32>> = (0..40_u8)
         .map(|scale| (0..501).map(|_| (draw() - 0.5) * f32::from(scale) + 100.0).collect())
         .collect();
+    // So near to one another that the scale has no inverse: every code is 0.
+    wide.push(vec![0.0, f32::from_bits(3)]);
     let (mut cut, mut worst) = (0, 0.0_f64);
     for row in rows("base.npy").iter().chain(&rows("edges.npy")).chain(&wide) {
         let mut bytes = Vec::new();

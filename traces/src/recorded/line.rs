@@ -137,14 +137,10 @@ impl Step {
         };
         Ok(StepRow {
             compaction: (rows_after < grown).then(|| ordinal(&self.sample)),
-            sample_id: self.sample,
-            position: self.position,
             phase: self.phase,
-            token_id: self.token,
             next_token: self.next,
             rows_before,
             rows_after,
-            rows_bucketed: None,
             rope_index: self.rope,
             argmax: self.argmax.unwrap_or(UNKNOWN_TOKEN),
             top_ids: self.top_ids,
@@ -153,8 +149,7 @@ impl Step {
             top2_margin: margin,
             finite: self.finite.unwrap_or(true),
             logits_hash: self.hash.as_ref().map(hex_pair).transpose()?,
-            rng_offset: None,
-            uniform: None,
+            ..StepRow::bare(self.sample, self.position, self.token)
         })
     }
 }

@@ -15,7 +15,7 @@ use super::super::read::documents;
 use super::lists::narrow;
 use super::tally::Tally;
 use crate::store::fail::{io, malformed};
-use crate::{Phase, SampleRow, StepRow, TraceError, TraceSink, UNKNOWN_TOKEN};
+use crate::{SampleRow, StepRow, TraceError, TraceSink, UNKNOWN_TOKEN};
 
 /// Whose labels the tokens of an entry are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -188,24 +188,11 @@ fn row(
 ) -> StepRow {
     let value = logprob.value();
     StepRow {
-        sample_id: sample_id.to_owned(),
-        position,
-        phase: Phase::Decode,
-        token_id: fed.unwrap_or(UNKNOWN_TOKEN),
         next_token: chosen,
-        rows_before: position,
-        rows_after: position.saturating_add(1),
-        rows_bucketed: None,
-        compaction: None,
-        rope_index: None,
-        argmax: UNKNOWN_TOKEN,
         top_ids: value.iter().map(|_| token).collect(),
         top_logits: value.iter().map(|value| narrow(*value)).collect(),
         logsumexp: Some(0.0),
-        top2_margin: None,
         finite: value.is_some(),
-        logits_hash: None,
-        rng_offset: None,
-        uniform: None,
+        ..StepRow::bare(sample_id, position, fed.unwrap_or(UNKNOWN_TOKEN))
     }
 }

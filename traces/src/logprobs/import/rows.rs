@@ -69,25 +69,15 @@ fn row(
     let prompt_len = prompt_len.unwrap_or(0);
     let counts = position.saturating_add(1) >= prompt_len;
     StepRow {
-        sample_id: sample_id.to_owned(),
-        position,
         phase: if position < prompt_len { Phase::Prompt } else { Phase::Decode },
-        token_id: fed,
         next_token: Some(chosen).filter(|&chosen| counts && chosen != UNKNOWN_TOKEN),
-        rows_before: position,
-        rows_after: position.saturating_add(1),
-        rows_bucketed: None,
-        compaction: None,
-        rope_index: None,
         argmax: list.argmax(),
         top2_margin: list.margin(),
         finite: list.finite,
         top_ids: list.ids,
         top_logits: list.values,
         logsumexp: Some(0.0),
-        logits_hash: None,
-        rng_offset: None,
-        uniform: None,
+        ..StepRow::bare(sample_id, position, fed)
     }
 }
 
