@@ -1,12 +1,12 @@
 //! Chat responses of the OpenAI API, one a line: `choices[0].logprobs.content[]`.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use super::Texts;
-use super::rows::{Losses, Out, Row, Selection, finish_word, model_name, quoted};
-use super::values::{Logprobs, Printed};
-use crate::store::{StepColumn, replace_file};
+use super::frame::{self, Frame, LIST};
+use super::rows::{Out, Row, Selection, finish_word, quoted};
+use super::values::Printed;
 use crate::{SampleRow, TraceError};
 
 /// What the API writes for a token outside its list.
@@ -22,51 +22,32 @@ pub fn openai_chat(
     path: &Path,
     texts: Texts<'_>,
 ) -> Result<Vec<String>, TraceError> {
-    let logprobs = Logprobs::of(selection.run)?;
-    let model = quoted(&model_name(selection.run));
-    let mut losses = Losses::default();
-    replace_file(path, |file| {
-        let mut out = Out { file: BufWriter::with_capacity(1 << 18, file), path };
-        for sample in selection.samples()? {
-            let mut writer = Chat { selection, logprobs: &logprobs, texts, losses: &mut losses };
-            writer.sample(&sample, &model, &mut out)?;
-        }
-        out.end()
-    })?;
-    let mut remarks = logprobs.remarks();
-    remarks.extend(losses.remarks());
-    Ok(remarks)
+    frame::write(selection, path, |frame, row, out| Chat { frame, texts }.sample(row, out))
 }
 
-struct Chat<'a> {
-    selection: Selection<'a>,
-    logprobs: &'a Logprobs<'a>,
-    texts: Texts<'a>,
-    losses: &'a mut Losses,
+struct Chat<'r, 'a> {
+    frame: &'r mut Frame<'a>,
+    texts: Texts<'r>,
 }
 
-impl Chat<'_> {
+impl Chat<'_, '_> {
     fn sample<W: Write>(
         &mut self,
         sample: &SampleRow,
-        model: &str,
         out: &mut Out<'_, W>,
     ) -> Result<(), TraceError> {
-        let id = quoted(&sample.sample_id);
-        out.put(&format!(
-            "{{\"id\":{id},\"object\":\"chat.completion\",\"created\":0,\"model\":{model},\"choices\":[{{\"index\":0,\"logprobs\":{{\"content\":["
-        ))?;
+        self.frame.open(sample, "chat.completion", out)?;
+        out.put("\"logprobs\":{\"content\":[")?;
         let prompt_len = sample.prompt_len.unwrap_or(0);
         let (mut tokens, mut text) = (0_u64, Vec::new());
-        let selection = self.selection;
-        let columns = [StepColumn::TopIds, StepColumn::TopLogits, StepColumn::Logsumexp];
-        selection.each(&sample.sample_id, &columns, &mut |row| {
+        let selection = self.frame.selection;
+        selection.each(&sample.sample_id, &LIST, &mut |row| {
             if row.position().saturating_add(1) < prompt_len {
-                self.losses.prompt_rows += 1;
+                self.frame.losses.prompt_rows += 1;
                 return Ok(());
             }
             let Some(chosen) = row.follows() else {
-                self.losses.open_rows += 1;
+                self.frame.losses.open_rows += 1;
                 return Ok(());
             };
             let entry = self.entry(row, chosen, &mut text)?;
@@ -81,13 +62,7 @@ impl Chat<'_> {
             quoted(&content),
             finish_word(sample.finish)
         ))?;
-        if let Some(prompt) = sample.prompt_len {
-            let total = u64::from(prompt) + tokens;
-            out.put(&format!(
-                ",\"usage\":{{\"prompt_tokens\":{prompt},\"completion_tokens\":{tokens},\"total_tokens\":{total}}}"
-            ))?;
-        }
-        out.put("}\n")
+        Frame::close(sample, tokens, out)
     }
 
     fn entry(
@@ -96,18 +71,18 @@ impl Chat<'_> {
         chosen: u32,
         text: &mut Vec<u8>,
     ) -> Result<String, TraceError> {
-        let list = self.logprobs.list(row)?;
-        let bytes = bytes_of(self.selection, self.texts, chosen, row.position())?;
+        let list = self.frame.logprobs.list(row)?;
+        let bytes = bytes_of(self.frame.selection, self.texts, chosen, row.position())?;
         text.extend_from_slice(&bytes);
         let own = list.iter().find(|(id, _)| *id == chosen).map(|(_, value)| *value);
-        self.losses.outside += u64::from(own.is_none() && !list.is_empty());
+        self.frame.losses.outside += u64::from(own.is_none() && !list.is_empty());
         let mut entry = String::with_capacity(128 * (list.len() + 1));
         self.token(&mut entry, &bytes, own);
         entry.push_str(",\"top_logprobs\":[");
         let mut first = true;
         for (id, value) in list {
             let Some(bytes) = (self.texts)(id) else {
-                self.losses.nameless += 1;
+                self.frame.losses.nameless += 1;
                 continue;
             };
             if !first {
@@ -135,7 +110,7 @@ impl Chat<'_> {
         out.push_str("],\"logprob\":");
         match value {
             Some(value) => {
-                self.losses.not_finite += u64::from(!value.finite());
+                self.frame.losses.not_finite += u64::from(!value.finite());
                 value.push(out);
             }
             None => out.push_str(OUTSIDE),

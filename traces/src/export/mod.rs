@@ -4,6 +4,7 @@
 mod chat;
 mod completions;
 mod csv;
+mod frame;
 mod neutral;
 mod rows;
 #[cfg(test)]
