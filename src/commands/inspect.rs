@@ -1,6 +1,8 @@
-//! `inspect`: what a run, a foreign trace, a file of tensors, a GGUF file or a file of log-probabilities holds.
+//! `inspect`: what a run, a foreign trace, a file of tensors, a GGUF file, a file of log-probabilities or a base file of llama-perplexity
+//! holds.
 
 mod gguf;
+mod kld;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,7 +15,7 @@ use lockstep_traces::{Choice, Loaded, SourceLimits, Status as RunStatus, StepRow
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{Format, InspectArgs};
+use crate::cli::{Format, ImportKind, InspectArgs};
 use crate::console;
 use crate::exit::{Status, usage};
 
@@ -60,6 +62,9 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
     if is_gguf(&args.run) || has_extension(&args.run, "gguf") {
         return gguf::execute(&args.run, format);
     }
+    if lockstep_traces::llamacpp::is_kld(&args.run) {
+        return kld::execute(&args.run, format);
+    }
     if lockstep_traces::parquet_trace::is_parquet(&args.run) {
         return trace(args, format);
     }
@@ -73,10 +78,30 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
 }
 
 fn trace(args: &InspectArgs, format: Format) -> anyhow::Result<Status> {
-    let loaded = lockstep_traces::load(&args.run)?;
+    let loaded = match lockstep_traces::load(&args.run) {
+        Ok(loaded) => loaded,
+        Err(error) => return Err(elsewhere(&args.run).unwrap_or_else(|| error.into())),
+    };
     let summary = summarise(args, &loaded)?;
     console::answer(format, &text(&summary), &summary)?;
     Ok(Status::Parity)
+}
+
+/// Kinds that are loaded as they are.
+const TRACES: [ImportKind; 3] =
+    [ImportKind::TrtmcTrace, ImportKind::ParquetTrace, ImportKind::LockstepTrace];
+
+/// Where a file that is no trace is read; `None` where nothing knows it.
+fn elsewhere(path: &Path) -> Option<anyhow::Error> {
+    if is_run(path) {
+        return None;
+    }
+    let kind = super::import::kind(path).filter(|kind| !TRACES.contains(kind))?;
+    Some(usage(format!(
+        "{path}: no trace but {kind}: `lockstep import {kind} {path} --out RUN` makes a run of it, which can be inspected",
+        path = path.display(),
+        kind = super::import::name(kind),
+    )))
 }
 
 fn has_extension(path: &Path, wanted: &str) -> bool {

@@ -120,3 +120,24 @@ fn a_run_with_its_logits_becomes_a_base_file_and_agrees_with_it() {
     lockstep(["diff", "kld", &with, &file]).expect(0);
     lockstep(["diff", "kld", &file, &without]).expect_refusal(3, &["--record-logits all"]);
 }
+
+/// Counted by a script of `struct.unpack` over the file.
+#[test]
+fn a_base_file_is_inspected() {
+    let shown = lockstep(["inspect", &data("base.kld"), "--format", "json"]).expect(0).json();
+    for (key, value) in [
+        ("n_ctx", 16),
+        ("n_vocab", 19),
+        ("chunks", 15),
+        ("scored", 7),
+        ("top_is_next", 6),
+        ("cut_below", 7),
+    ] {
+        assert_eq!(shown[key], value, "{key}");
+    }
+    assert!((shown["widest_range"].as_f64().unwrap() - 16.0).abs() < 1e-5);
+    // A file for which there is no view of its own says where it is read.
+    let samples = text(&lockstep_testkit::data().join("interop/lm-eval/samples_gen.jsonl"));
+    lockstep(["inspect", &samples])
+        .expect_refusal(2, &[&samples, "no trace but lm-eval", "lockstep import lm-eval"]);
+}

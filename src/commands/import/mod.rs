@@ -7,12 +7,15 @@ mod tensors;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use anyhow::Context as _;
 use lockstep_traces::llamacpp;
 use lockstep_traces::lm_eval;
 use lockstep_traces::logprobs::LogprobKind;
 use lockstep_traces::recorded;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
+
+pub(super) use guess::{guess as kind, name};
 
 use super::inputs::{self, wide};
 use crate::cli::{Format, ImportArgs, ImportKind};
@@ -21,6 +24,7 @@ use crate::exit::{Status, usage};
 
 pub(crate) fn execute(args: &ImportArgs, format: Format) -> anyhow::Result<Status> {
     let (given, path) = args.what()?;
+    std::fs::metadata(path).with_context(|| path.display().to_string())?;
     let kind = match given {
         Some(kind) => kind,
         None => guess::guess(path).ok_or_else(|| {

@@ -21,11 +21,12 @@ fn kind_of(set: &TensorSet) -> ImportKind {
     }
 }
 
-/// Is this a file or folder of tensors, of this kind?
-pub(super) fn is(path: &Path, kind: ImportKind) -> bool {
-    !is_run(path)
-        && recognised(path)
-        && read(path, &ReadOptions::default()).is_ok_and(|set| kind_of(&set) == kind)
+/// The kind of a file or folder of tensors; `None` where it is none.
+pub(super) fn kind(path: &Path) -> Option<ImportKind> {
+    if is_run(path) || !recognised(path) {
+        return None;
+    }
+    read(path, &ReadOptions::default()).ok().map(|set| kind_of(&set))
 }
 
 /// Imports a set as `kind`, which it must be; any set may be imported as `tensors`.

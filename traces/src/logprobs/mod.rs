@@ -13,6 +13,7 @@ mod openai;
 mod read;
 #[cfg(test)]
 mod tests;
+mod vllm;
 
 pub use import::{FoundId, Labels, LogprobImport, LogprobKind, Lookup, import};
 pub use json::{JsonFault, Oddity, Reader};

@@ -16,6 +16,8 @@ pub enum Source {
     OpenaiCompletions,
     /// Only vLLM's `prompt_logprobs`: maps by token id.
     VllmPrompt,
+    /// `RequestOutput` of vLLM's `LLM.generate`: `outputs[].logprobs` as maps by token id.
+    VllmOffline,
     /// SGLang's own layout: `meta_info.output_token_logprobs` as `[logprob, id, text]`.
     SglangNative,
     /// llama-server's own layout: `completion_probabilities[]`.

@@ -3,6 +3,7 @@
 use super::model::{Candidate, Entry, Logprob, LogprobFile, Part, Sequence, Source, TokenName};
 use super::node::Node;
 use super::read::{Frame, sequence};
+use super::vllm;
 
 /// Reads `choices[]` of one response.
 pub(super) fn read(
@@ -22,7 +23,7 @@ pub(super) fn read(
             && (place == 0 || choice.get("prompt_logprobs").is_some())
         {
             let ids = if choice.get("prompt_token_ids").is_some() { choice } else { body };
-            let mut found = self::prompt(frame, prompt, ids)?;
+            let mut found = vllm::prompt(frame, prompt, ids)?;
             found.usage_tokens = usage("prompt_tokens");
             file.sequences.push(found);
         }
@@ -105,7 +106,7 @@ fn chat_entry(node: &Node) -> Result<Entry, String> {
     })
 }
 
-fn rank(node: &Node) -> Option<u32> {
+pub(super) fn rank(node: &Node) -> Option<u32> {
     node.get("rank").and_then(Node::index).and_then(|rank| u32::try_from(rank).ok())
 }
 
@@ -150,46 +151,6 @@ fn named(text: &str) -> TokenName {
         Some(id) => TokenName { id: Some(id), ..TokenName::default() },
         None => TokenName { text: Some(text.to_owned()), ..TokenName::default() },
     }
-}
-
-/// vLLM's `prompt_logprobs`: `null` for the first token, then maps from id to `{logprob, rank, decoded_token}`. The map
-/// begins with the prompt's own token, which is checked against `prompt_token_ids` where these stand there.
-pub(super) fn prompt(frame: Frame, list: &Node, body: &Node) -> Result<Sequence, String> {
-    let list = list.list().ok_or("`prompt_logprobs` is no list")?;
-    let mut found = sequence(frame, Part::Prompt);
-    let ids =
-        body.get("prompt_token_ids").and_then(Node::list).filter(|ids| ids.len() == list.len());
-    for (index, entry) in list.iter().enumerate() {
-        let own = ids.and_then(|ids| ids.get(index)?.index()).and_then(|id| u32::try_from(id).ok());
-        let candidates = entry
-            .members()
-            .unwrap_or_default()
-            .iter()
-            .map(|(key, value)| {
-                let id = key.parse::<u32>().map_err(|_| format!("`{key}` is no token id"))?;
-                let text = value.get("decoded_token").and_then(Node::text).map(str::to_owned);
-                Ok(Candidate {
-                    token: TokenName { id: Some(id), text, bytes: None },
-                    logprob: Logprob::of_candidate(value.get("logprob")),
-                    rank: rank(value),
-                })
-            })
-            .collect::<Result<Vec<_>, String>>()?;
-        let this = match own {
-            Some(id) => candidates.iter().find(|candidate| candidate.token.id == Some(id)),
-            None => candidates.first(),
-        };
-        found.entries.push(Entry {
-            token: this.map_or_else(
-                || TokenName { id: own, ..TokenName::default() },
-                |candidate| candidate.token.clone(),
-            ),
-            logprob: this.map_or(Logprob::ABSENT, |candidate| candidate.logprob),
-            candidates,
-            text_offset: None,
-        });
-    }
-    Ok(found)
 }
 
 /// Joins the sequences of a stream's chunks: records of one response, each with a few entries.

@@ -9,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 use super::json::{JsonFault, Oddity, Reader};
 use super::model::{ListSettings, LogprobFile, Said, Sequence, Source};
 use super::node::Node;
-use super::{native, openai};
+use super::{native, openai, vllm};
 use crate::TraceError;
 
 /// Longest text, unpacked.
@@ -137,7 +137,9 @@ pub fn looks_like(path: &Path) -> bool {
     let has = |key: &str| head.windows(key.len()).any(|part| part == key.as_bytes());
     let served =
         ["\"choices\"", "\"meta_info\"", "\"completion_probabilities\"", "\"prompt_logprobs\""];
-    served.iter().any(|key| has(key)) || (has("\"logits\"") && !has("\"position"))
+    served.iter().any(|key| has(key))
+        || (has("\"outputs\"") && has("\"logprobs\""))
+        || (has("\"logits\"") && !has("\"position"))
 }
 
 /// Reads a file of log-probabilities.
@@ -215,9 +217,11 @@ pub(super) fn one(
         native::sglang(record, body, wanted, file).map(|()| Some(Source::SglangNative))
     } else if body.get("completion_probabilities").is_some() {
         native::llama(record, body, wanted, file).map(|()| Some(Source::LlamaServer))
+    } else if body.get("outputs").and_then(Node::list).is_some() {
+        vllm::offline(record, body, wanted, file).map(|()| Some(Source::VllmOffline))
     } else if let Some(prompt) = body.get("prompt_logprobs") {
         let frame = Frame { record, choice: 0, asked: wanted };
-        file.sequences.push(openai::prompt(frame, prompt, body)?);
+        file.sequences.push(vllm::prompt(frame, prompt, body)?);
         Ok(Some(Source::VllmPrompt))
     } else if body.get("logits").is_some() {
         native::lists(record, body, file).map(|()| Some(Source::Lists))

@@ -13,7 +13,7 @@ pub enum LogprobKind {
     OpenaiChat,
     /// Completions responses of the OpenAI API: `choices[].logprobs.tokens[]`.
     OpenaiCompletions,
-    /// Responses of vLLM with `prompt_logprobs`, or such a list alone.
+    /// Responses of vLLM with `prompt_logprobs`, such a list alone, or `RequestOutput`s of its `LLM.generate`.
     Vllm,
     /// SGLang's own responses: `meta_info.{input,output}_token_logprobs`.
     Sglang,
@@ -44,7 +44,10 @@ impl LogprobKind {
             Self::OpenaiCompletions => matches!(source, Source::OpenaiCompletions),
             Self::Vllm => matches!(
                 source,
-                Source::VllmPrompt | Source::OpenaiChat | Source::OpenaiCompletions
+                Source::VllmPrompt
+                    | Source::VllmOffline
+                    | Source::OpenaiChat
+                    | Source::OpenaiCompletions
             ),
             Self::Sglang => matches!(source, Source::SglangNative),
             Self::LlamaServer => matches!(source, Source::LlamaServer),
@@ -77,7 +80,7 @@ impl LogprobKind {
             && (list("output_token_logprobs") || list("input_token_logprobs"))
         {
             Some(Self::Sglang)
-        } else if list("prompt_logprobs") {
+        } else if list("prompt_logprobs") || (list("outputs") && list("logprobs")) {
             Some(Self::Vllm)
         } else if list("choices") && list("token_logprobs") {
             Some(Self::OpenaiCompletions)

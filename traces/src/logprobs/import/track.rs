@@ -224,7 +224,8 @@ fn made_up(id: &str) -> bool {
 
 /// Why a choice ended, where the record tells an end-of-sequence token from a stop rule.
 fn finish(body: &Node, choice: u64) -> FinishReason {
-    let choices = body.get("choices").and_then(Node::list).unwrap_or_default();
+    let choices = body.get("choices").or_else(|| body.get("outputs"));
+    let choices = choices.and_then(Node::list).unwrap_or_default();
     let place = |(place, node): &(usize, &Node)| {
         node.get("index").and_then(Node::index).unwrap_or(*place as u64) == choice
     };

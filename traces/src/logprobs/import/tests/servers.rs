@@ -152,6 +152,29 @@ fn vllm_maps_are_rows_by_id() {
     made.says("2 chosen tokens stand outside the list");
 }
 
+/// `LLM.generate` with `logprobs=1, prompt_logprobs=1`, each `RequestOutput` written by `json.dumps(dataclasses.asdict(..))`.
+#[test]
+fn outputs_of_vllm_without_a_server_are_rows_by_id() {
+    let text = r#"{"request_id":"0","prompt":"ab","prompt_token_ids":[10,11],"prompt_logprobs":[null,{"11":{"logprob":-3.5,"rank":9,"decoded_token":"b"},"12":{"logprob":-0.5,"rank":1,"decoded_token":"c"}}],
+        "outputs":[{"index":0,"text":"de","token_ids":[15,16],"cumulative_logprob":-1.5,"logprobs":[{"15":{"logprob":-0.5,"rank":1,"decoded_token":"d"}},{"16":{"logprob":-1.0,"rank":2,"decoded_token":"e"},"17":{"logprob":-0.5,"rank":1,"decoded_token":"f"}}],"finish_reason":"length","stop_reason":null}],"finished":true}"#;
+    let made = made(LogprobKind::Vllm, text);
+    assert_eq!(
+        made.lists(),
+        [
+            (0, 10, None, vec![(12, -0.5)]),
+            (1, 11, Some(15), vec![(15, -0.5)]),
+            // Ranks 1 and 2 are both there: nothing lies between them.
+            (2, 15, Some(16), vec![(17, -0.5), (16, -1.0)]),
+        ]
+    );
+    let sample = &made.samples[0];
+    assert_eq!((sample.prompt_len, sample.finish), (Some(2), FinishReason::Length));
+    assert_eq!(
+        (sample.generated_ids.as_slice(), sample.text.as_deref()),
+        (&[15, 16][..], Some("de"))
+    );
+}
+
 #[test]
 fn a_scored_text_is_parted_where_the_caller_says() {
     let text = r#"{"prompt_logprobs":[null,{"2":{"logprob":-1.5}},{"3":{"logprob":-2.5}},{"4":{"logprob":-0.5}}],"prompt_token_ids":[1,2,3,4]}"#;
