@@ -326,6 +326,14 @@ impl Resolver {
                 "`{kind}` is not computed; full_attention and sliding_attention are"
             )));
         }
+        let blocks = [&config.rope_parameters, &config.rope_scaling];
+        let share = blocks.iter().find_map(|block| block.as_ref()?.partial_rotary_factor);
+        let share = share.or(config.partial_rotary_factor);
+        if let Some(share) = share.filter(|share| share.total_cmp(&1.0).is_ne()) {
+            return Err(self.error(format!(
+                "partial_rotary_factor {share}: heads are rotated whole or not at all"
+            )));
+        }
         if architecture == Architecture::Llama && config.use_sliding_window == Some(true) {
             return Err(self.error("sliding-window attention is no part of this family".to_owned()));
         }

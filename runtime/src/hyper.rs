@@ -375,7 +375,9 @@ fn refuse_unsupported(
         let what = "a sliding window is in use, and this architecture has none";
         return Err(fields.error("use_sliding_window", what));
     }
-    if let Some(part) = config.partial_rotary_factor
+    let block = config.rope_parameters.as_ref().or(config.rope_scaling.as_ref());
+    if let Some(part) =
+        block.and_then(|block| block.partial_rotary_factor).or(config.partial_rotary_factor)
         && (part - 1.0).abs() > f64::EPSILON
     {
         let what = format!("{part} is not supported; only a whole rotation (1.0) is");

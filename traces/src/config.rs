@@ -5,7 +5,9 @@
 
 use std::path::Path;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::TraceError;
 
@@ -39,6 +41,8 @@ pub struct RopeParameters {
     pub mscale_all_dim: Option<f64>,
     /// YaRN.
     pub truncate: Option<bool>,
+    /// Share of a head that is rotated, where newer files write it.
+    pub partial_rotary_factor: Option<f64>,
     /// Divisor of each frequency, `head_dim / 2` values; GGUF files store them as the tensor `rope_freqs.weight`, and `rope_type` is then
     /// `factors` here.
     pub freq_factors: Option<Vec<f32>>,
@@ -91,9 +95,11 @@ pub struct ModelConfig {
     pub rms_norm_eps: Option<f64>,
     /// Base, top-level spelling.
     pub rope_theta: Option<f64>,
-    /// Older spelling of the RoPE block.
+    /// Older spelling of the RoPE block. One block for each kind of layer is refused: read as one for all, it would say nothing.
+    #[serde(deserialize_with = "block")]
     pub rope_scaling: Option<RopeParameters>,
-    /// Newer spelling of the RoPE block.
+    /// Newer spelling of the RoPE block, refused likewise.
+    #[serde(deserialize_with = "block")]
     pub rope_parameters: Option<RopeParameters>,
     /// Share of a head that is rotated.
     pub partial_rotary_factor: Option<f64>,
@@ -131,6 +137,19 @@ fn written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<us
     Option::deserialize(from).map(Some)
 }
 
+/// Reads a RoPE block that holds for all layers.
+fn block<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<RopeParameters>, D::Error> {
+    let Some(members) = Option::<serde_json::Map<String, Value>>::deserialize(from)? else {
+        return Ok(None);
+    };
+    if let Some((kind, _)) = members.iter().find(|(_, value)| value.is_object()) {
+        return Err(D::Error::custom(format!(
+            "the RoPE block has a block for each kind of layer (`{kind}`); one for all layers is read"
+        )));
+    }
+    serde_json::from_value(Value::Object(members)).map(Some).map_err(D::Error::custom)
+}
+
 impl ModelConfig {
     /// Reads `config.json` of a model directory.
     ///
@@ -145,5 +164,26 @@ impl ModelConfig {
             line: source.line(),
             source,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<ModelConfig, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_block_for_each_kind_of_layer_is_not_one_for_all() {
+        for key in ["rope_parameters", "rope_scaling"] {
+            let layers = format!(
+                r#"{{"{key}": {{"full_attention": {{"rope_theta": 1e6}}, "sliding_attention": {{"rope_theta": 1e4}}}}}}"#
+            );
+            let error = read(&layers).unwrap_err();
+            assert!(error.contains("(`full_attention`); one for all layers is read"), "{error}");
+            assert_eq!(read(&format!(r#"{{"{key}": null}}"#)).unwrap(), ModelConfig::default());
+        }
     }
 }

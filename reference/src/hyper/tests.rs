@@ -59,6 +59,7 @@ fn what_is_not_computed_is_refused_by_name() {
             "chunked",
         ),
         (ModelConfig { layer_types: Some(vec!["full_attention".into()]), ..qwen() }, "1 of 2"),
+        (ModelConfig { partial_rotary_factor: Some(0.5), ..qwen() }, "partial_rotary_factor 0.5"),
         (ModelConfig { num_key_value_heads: Some(3), ..qwen() }, "multiple"),
         (ModelConfig { head_dim: Some(3), ..qwen() }, "even"),
     ] {

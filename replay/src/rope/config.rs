@@ -90,13 +90,7 @@ fn written(path: &Path) -> Result<(std::path::PathBuf, ModelConfig, Vec<String>)
         remarks.push("the parameters are those of text_config".to_owned());
     }
     by_layer(&file, &document)?;
-    // Newer files write the rotated share into the block.
-    let inner = ["rope_parameters", "rope_scaling"]
-        .iter()
-        .find_map(|key| document.get(key)?.get("partial_rotary_factor").cloned());
-    let mut config: ModelConfig = serde_json::from_value(document).map_err(json)?;
-    config.partial_rotary_factor =
-        config.partial_rotary_factor.or_else(|| inner.and_then(|share| share.as_f64()));
+    let config: ModelConfig = serde_json::from_value(document).map_err(json)?;
     let block = config.rope_parameters.as_ref().or(config.rope_scaling.as_ref());
     if let (Some(outer), Some(inner)) =
         (config.rope_theta, block.and_then(|block| block.rope_theta))
@@ -126,12 +120,22 @@ fn by_layer(file: &Path, document: &Value) -> Result<(), ReferenceError> {
 
 /// Rotated dimensions of a head.
 fn width(config: &ModelConfig, given: Option<usize>, file: &Path) -> Option<usize> {
-    let complete = || Hyper::resolve(config, file).ok().map(|hyper| hyper.head_dim);
+    // The reference rotates whole heads only; here their width is wanted, whatever share of it is rotated.
+    let mut whole = config.clone();
+    whole.partial_rotary_factor = None;
+    for block in [&mut whole.rope_parameters, &mut whole.rope_scaling].into_iter().flatten() {
+        block.partial_rotary_factor = None;
+    }
+    let complete = || Hyper::resolve(&whole, file).ok().map(|hyper| hyper.head_dim);
     let divided =
         || Some(config.hidden_size? / config.num_attention_heads.filter(|heads| *heads > 0)?);
     let head = given.or(config.head_dim).or_else(complete).or_else(divided)?;
-    let share =
-        config.partial_rotary_factor.filter(|share| (0.0..=1.0).contains(share)).unwrap_or(1.0);
+    let block = config.rope_parameters.as_ref().or(config.rope_scaling.as_ref());
+    let share = block.and_then(|block| block.partial_rotary_factor);
+    let share = share
+        .or(config.partial_rotary_factor)
+        .filter(|share| (0.0..=1.0).contains(share))
+        .unwrap_or(1.0);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -104,6 +104,7 @@ fn what_is_not_supported_is_refused_by_name() {
             "sliding_window",
         ),
         (r#"{"partial_rotary_factor": 0.5}"#, "partial_rotary_factor"),
+        (r#"{"rope_parameters": {"partial_rotary_factor": 0.5}}"#, "partial_rotary_factor"),
         (r#"{"rope_scaling": {"rope_type": "longrope"}}"#, "rope_type"),
         (r#"{"rope_scaling": {"rope_type": "linear"}}"#, "factor"),
         (r#"{"rope_scaling": {"rope_type": "linear", "factor": 0.0}}"#, "factor"),
