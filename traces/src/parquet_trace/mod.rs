@@ -18,13 +18,12 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::ParquetMetaData;
 
 use crate::TraceError;
 use crate::foreign::{ForeignOptions, Loaded};
-use crate::store::SummedFile;
 use crate::store::fail::{arrow, guard, io, malformed};
+use crate::store::{SummedFile, thrift};
 use columns::Found;
 
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -88,13 +87,14 @@ fn check_ends(path: &Path) -> Result<u64, TraceError> {
 
 fn read(path: &Path, length: u64, options: &ForeignOptions) -> Result<Loaded, TraceError> {
     let file = SummedFile::open(path, None)?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(arrow(path))?;
+    let builder = thrift::open(&file, path)?;
     check_pages(path, builder.metadata(), length)?;
     let written = builder.metadata().file_metadata();
     let told = u64::try_from(written.num_rows()).unwrap_or(0);
     let writer = written.created_by().unwrap_or_default().to_owned();
     let found = Found::of(path, builder.schema())?;
     let mask = ProjectionMask::roots(builder.parquet_schema(), found.indices());
+    thrift::check_pages(&file, path, builder.metadata(), &mask, |_| true)?;
     let reader =
         builder.with_projection(mask).with_batch_size(BATCH_ROWS).build().map_err(arrow(path))?;
     let mut table = rows::Table::new(path, &found);

@@ -22,6 +22,7 @@ mod stream;
 pub(crate) mod streamed;
 mod sums;
 mod tensors;
+pub(crate) mod thrift;
 mod writer;
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::convert::ROW_GROUP_ROWS;
 use super::fail::arrow;
 use super::steps::file_columns;
 use super::sums::SummedFile;
+use super::thrift;
 use crate::TraceError;
 
 type Visit<'a> = &'a mut dyn FnMut(&RecordBatch) -> Result<(), TraceError>;
@@ -28,11 +29,12 @@ pub(super) fn table(
     columns: Option<&[&str]>,
     mut visit: impl FnMut(&RecordBatch) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let mut builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(arrow(path))?;
-    if let Some(columns) = columns {
-        let mask = ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied());
-        builder = builder.with_projection(mask);
-    }
+    let mut builder = thrift::open(&file, path)?;
+    let mask = columns.map_or_else(ProjectionMask::all, |columns| {
+        ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied())
+    });
+    thrift::check_pages(&file, path, builder.metadata(), &mask, |_| true)?;
+    builder = builder.with_projection(mask);
     run(builder, path, &mut visit)
 }
 
@@ -43,12 +45,13 @@ pub(super) fn steps(
     query: &StepQuery,
     mut visit: impl FnMut(&RecordBatch) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(arrow(path))?;
+    let builder = thrift::open(&file, path)?;
     let schema = builder.parquet_schema();
     let wanted = query.wanted();
     let names = wanted.iter().flat_map(|&column| file_columns(column)).copied();
     let mask = ProjectionMask::columns(schema, names.chain(["sample_id", "position"]));
     let groups = row_groups(builder.metadata().row_groups(), query);
+    thrift::check_pages(&file, path, builder.metadata(), &mask, |at| groups.contains(&at))?;
     let mut builder = builder.with_projection(mask).with_row_groups(groups);
     if query.sample_id.is_some() || query.positions.is_some() {
         let keys = ProjectionMask::columns(builder.parquet_schema(), ["sample_id", "position"]);

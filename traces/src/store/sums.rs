@@ -114,6 +114,11 @@ impl SummedFile {
         Ok(Self(Arc::new(Inner { file: Mutex::new(file), len, block, sums: parsed, checked })))
     }
 
+    /// Are its bytes checked against sums of the manifest?
+    pub(super) fn summed(&self) -> bool {
+        !self.0.sums.is_empty()
+    }
+
     fn read(&self, start: u64, len: u64) -> std::io::Result<Vec<u8>> {
         let end = start.checked_add(len).filter(|&end| end <= self.0.len);
         let end = end.ok_or(std::io::ErrorKind::UnexpectedEof)?;
