@@ -4,7 +4,9 @@
 //! Memory does not grow with the files.
 
 pub(crate) mod block;
+mod count;
 mod lanes;
+mod near;
 mod stored;
 pub(crate) mod tally;
 mod tile;

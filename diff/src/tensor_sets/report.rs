@@ -68,7 +68,8 @@ pub struct Figures {
     pub mean_abs: Option<f64>,
     /// Largest `|L - R| / |L|` where L is not 0.
     pub max_rel: Option<f64>,
-    /// Mean of `|L - R| / |L|` where L is not 0 (with details).
+    /// Mean of `|L - R| / |L|` where L is not 0 (with details). Of f32 and narrower types its terms may be rounded to f32, by 2^-22 of each at
+    /// most.
     pub mean_rel: Option<f64>,
     /// `|L - R|_2 / |L|_2`; `null` where a value is not finite or L is 0.
     pub relative_l2: Option<f64>,

@@ -195,4 +195,41 @@ mod tests {
         assert!(found.sums.non_finite > 0 && found.sums.max_ulp > 0 && !found.finite);
         both::<Brain, 2>(&left, &right);
     }
+
+    /// Values of many sizes, zeros among them, and the same a little off.
+    fn noisy(length: usize) -> (Vec<f32>, Vec<f32>) {
+        let random = bytes(3, 2 * length);
+        let value = |at: usize| match random[2 * at] {
+            0..20 => 0.0,
+            n => (f32::from(n) - 130.0) * (1.0 + f32::from(random[2 * at + 1]) / 7.0),
+        };
+        let left: Vec<f32> = (0..length).map(value).collect();
+        let right = left.iter().zip(&random).map(|(v, n)| v * (1.0 + f32::from(*n) / 65536.0));
+        let right = right.collect();
+        (left, right)
+    }
+
+    #[test]
+    fn near_tiles_give_the_figures_of_plain_f64_arithmetic() {
+        let (left, right) = noisy(5000);
+        let narrow = |values: &[f32], digits: u32| -> (Vec<u8>, Vec<f64>) {
+            let bits = |v: &f32| v.to_bits() & (u32::MAX << digits);
+            let skip = digits as usize / 8;
+            let bytes = values.iter().flat_map(|v| bits(v).to_le_bytes().into_iter().skip(skip));
+            (bytes.collect(), values.iter().map(|v| f64::from(f32::from_bits(bits(v)))).collect())
+        };
+        for digits in [0, 16] {
+            let ((l, lefts), (r, rights)) = (narrow(&left, digits), narrow(&right, digits));
+            let found =
+                if digits == 0 { both::<Single, 4>(&l, &r) } else { both::<Brain, 2>(&l, &r) };
+            let (mut most, mut largest, mut sum) = (0.0_f64, 0.0_f64, 0.0);
+            for (a, b) in lefts.iter().zip(&rights).filter(|(a, _)| a.abs() > 0.0) {
+                largest = largest.max((a - b).abs());
+                most = most.max((a - b).abs() / a.abs());
+                sum += (a - b).abs() / a.abs();
+            }
+            assert_eq!((found.sums.max_abs, found.sums.max_rel), (largest, most));
+            assert!(sum > 1.0 && (found.relative - sum).abs() < 3e-7 * sum);
+        }
+    }
 }

@@ -7,6 +7,8 @@ pub(crate) const EXPONENT: u32 = 0x7f80_0000;
 pub(crate) trait Stored<const N: usize> {
     /// How far apart two ranks are, with its top bit turned: vectors of every processor compare signed numbers only.
     type Distance: Copy + Ord;
+    /// Binary digits of a value, the leading one among them.
+    const DIGITS: u32;
     /// A distance of 0.
     const NONE: Self::Distance;
     /// Bits of the f32 of equal value.
@@ -70,6 +72,7 @@ macro_rules! ranked {
 
 impl Stored<4> for Single {
     ranked!(u32, i32, 4, 0x8000_0000);
+    const DIGITS: u32 = 24;
     #[inline(always)]
     fn widen(bytes: [u8; 4]) -> u32 {
         u32::from_le_bytes(bytes)
@@ -78,6 +81,7 @@ impl Stored<4> for Single {
 
 impl Stored<2> for Brain {
     ranked!(u16, i16, 2, 0x8000);
+    const DIGITS: u32 = 8;
     #[inline(always)]
     fn widen(bytes: [u8; 2]) -> u32 {
         u32::from(u16::from_le_bytes(bytes)) << 16
@@ -86,6 +90,7 @@ impl Stored<2> for Brain {
 
 impl Stored<2> for Half {
     ranked!(u16, i16, 2, 0x8000);
+    const DIGITS: u32 = 11;
     #[inline(always)]
     fn widen(bytes: [u8; 2]) -> u32 {
         let bits = u32::from(u16::from_le_bytes(bytes));

@@ -3,23 +3,35 @@
 //! The arithmetic is the same with AVX-512, AVX2 and without: eight running sums per block, joined in a fixed order, no fused operation.
 
 use super::block::Sums;
+use super::count::{count, nonzero};
+use super::near;
 use super::stored::{EXPONENT, Stored};
 use super::tally::{TILE, Tally};
 
 /// Running sums.
-const LANES: usize = 8;
+pub(crate) const LANES: usize = 8;
 
 /// Values of a tile. One of these serves a whole block, so that nothing is cleared between tiles.
 pub(crate) struct Scratch<D> {
-    left: [f32; TILE],
-    right: [f32; TILE],
+    /// Left and right values; without their signs where a tile is [`near`].
+    pub(crate) left: [f32; TILE],
+    pub(crate) right: [f32; TILE],
+    /// Differences of a tile that is near.
+    pub(crate) close: [f32; TILE],
+    /// Differences of a tile that is not.
     apart: [f64; TILE],
-    distances: [D; TILE],
+    pub(crate) distances: [D; TILE],
 }
 
 impl<D: Copy> Scratch<D> {
     pub(crate) const fn new(none: D) -> Self {
-        Self { left: [0.0; TILE], right: [0.0; TILE], apart: [0.0; TILE], distances: [none; TILE] }
+        Self {
+            left: [0.0; TILE],
+            right: [0.0; TILE],
+            close: [0.0; TILE],
+            apart: [0.0; TILE],
+            distances: [none; TILE],
+        }
     }
 }
 
@@ -29,14 +41,15 @@ pub(crate) struct Running {
     different: u64,
     non_finite: u64,
     max_ulp: u32,
-    max_rel: f64,
+    pub(crate) max_abs: f64,
+    pub(crate) max_rel: f64,
+    pub(crate) most: near::Most,
     first: Option<u64>,
-    max_abs: [f64; LANES],
-    square_diff: [f64; LANES],
-    sum_abs: [f64; LANES],
-    square_left: [f64; LANES],
-    square_right: [f64; LANES],
-    relative: [f64; LANES],
+    pub(crate) square_diff: [f64; LANES],
+    pub(crate) sum_abs: [f64; LANES],
+    pub(crate) square_left: [f64; LANES],
+    pub(crate) square_right: [f64; LANES],
+    pub(crate) relative: [f64; LANES],
     /// No value of either side was infinite or NaN.
     pub(crate) finite: bool,
 }
@@ -47,9 +60,10 @@ impl Running {
             different: 0,
             non_finite: 0,
             max_ulp: 0,
+            max_abs: 0.0,
             max_rel: 0.0,
+            most: near::Most::NONE,
             first: None,
-            max_abs: [0.0; LANES],
             square_diff: [0.0; LANES],
             sum_abs: [0.0; LANES],
             square_left: [0.0; LANES],
@@ -68,25 +82,78 @@ impl Running {
         scratch: &mut Scratch<S::Distance>,
         tally: Option<&mut Tally>,
     ) {
-        let finite =
-            widened::<S, N>(left, &mut scratch.left) & widened::<S, N>(right, &mut scratch.right);
         let different = u64::from(S::different(left, right));
+        if different == 0 {
+            return self.equal::<S, N>((left, right), real, scratch, tally);
+        }
         self.different += different;
-        if different > 0 && self.first.is_none() {
+        if self.first.is_none() {
             let place = left.iter().zip(right).position(|(l, r)| l != r);
             self.first = place.map(|at| start + at as u64);
         }
+        let seen = near::look::<S, N>(left, right, scratch);
+        if !seen.near() {
+            return self.far::<S, N>((left, right), real, scratch, tally);
+        }
+        self.sums(scratch);
+        self.max_abs = self.max_abs.max(f64::from(f32::from_bits(seen.apart)));
+        if self.near_ratios(scratch, tally.is_some(), seen.exact::<S, N>(&self.most)) {
+            self.new_most(scratch);
+        }
+        let most = self.distances::<S, N>(left, right, &mut scratch.distances);
+        if let Some(tally) = tally {
+            let apart = |at: usize| f64::from(scratch.close[at]);
+            count::<S, N>(scratch, apart, most, real, tally);
+            tally.histogram.near(&scratch.close);
+            if real < TILE {
+                tally.histogram.unpad((TILE - real) as u64);
+            }
+        }
+    }
+
+    /// A tile of equal bytes.
+    #[inline(always)]
+    fn equal<S: Stored<N>, const N: usize>(
+        &mut self,
+        (left, right): (&[[u8; N]; TILE], &[[u8; N]; TILE]),
+        real: usize,
+        scratch: &mut Scratch<S::Distance>,
+        tally: Option<&mut Tally>,
+    ) {
+        if !widened::<S, N>(left, &mut scratch.left) {
+            return self.far::<S, N>((left, right), real, scratch, tally);
+        }
+        let (mut lefts, mut rights) = (self.square_left, self.square_right);
+        for at in 0..TILE / LANES {
+            for lane in 0..LANES {
+                let a = f64::from(scratch.left[at * LANES + lane]);
+                let square = a * a;
+                lefts[lane] += square;
+                rights[lane] += square;
+            }
+        }
+        (self.square_left, self.square_right) = (lefts, rights);
+        if let Some(tally) = tally {
+            tally.equal(real as u64, nonzero(&scratch.left));
+        }
+    }
+
+    /// A tile with differences that are not near.
+    #[inline(always)]
+    fn far<S: Stored<N>, const N: usize>(
+        &mut self,
+        (left, right): (&[[u8; N]; TILE], &[[u8; N]; TILE]),
+        real: usize,
+        scratch: &mut Scratch<S::Distance>,
+        tally: Option<&mut Tally>,
+    ) {
+        let finite =
+            widened::<S, N>(left, &mut scratch.left) & widened::<S, N>(right, &mut scratch.right);
         if !finite {
             self.finite = false;
             return self.odd::<S, N>((left, right), real, scratch, tally);
         }
         self.squares(&scratch.left, &scratch.right);
-        if different == 0 {
-            if let Some(tally) = tally {
-                tally.equal(real as u64, nonzero(&scratch.left));
-            }
-            return;
-        }
         self.apart(&scratch.left, &scratch.right, &mut scratch.apart);
         let most = self.distances::<S, N>(left, right, &mut scratch.distances);
         match tally {
@@ -96,15 +163,21 @@ impl Running {
             None => {}
             Some(tally) => {
                 self.ratios(&scratch.left, &scratch.apart);
-                count::<S, N>(scratch, most, real, tally);
+                count::<S, N>(scratch, |at| scratch.apart[at], most, real, tally);
+                tally.histogram.tile(&scratch.apart);
+                if real < TILE {
+                    tally.histogram.unpad((TILE - real) as u64);
+                }
             }
         }
+        self.most = near::Most::below(self.max_rel, self.most);
     }
 
     /// Differences, their sum, the sum of their squares, the largest.
     #[inline(always)]
     fn apart(&mut self, left: &[f32; TILE], right: &[f32; TILE], out: &mut [f64; TILE]) {
-        let (mut largest, mut squares, mut sums) = (self.max_abs, self.square_diff, self.sum_abs);
+        let (mut largest, mut squares, mut sums) =
+            ([self.max_abs; LANES], self.square_diff, self.sum_abs);
         for at in 0..TILE / LANES {
             for lane in 0..LANES {
                 let place = at * LANES + lane;
@@ -115,7 +188,8 @@ impl Running {
                 largest[lane] = if apart > largest[lane] { apart } else { largest[lane] };
             }
         }
-        (self.max_abs, self.square_diff, self.sum_abs) = (largest, squares, sums);
+        (self.square_diff, self.sum_abs) = (squares, sums);
+        self.max_abs = largest.iter().copied().fold(self.max_abs, f64::max);
     }
 
     #[inline(always)]
@@ -207,7 +281,7 @@ impl Running {
                 continue;
             }
             let apart = (a - b).abs();
-            self.max_abs[lane] = self.max_abs[lane].max(apart);
+            self.max_abs = self.max_abs.max(apart);
             self.square_diff[lane] += apart * apart;
             self.sum_abs[lane] += apart;
             let distance = S::plain(S::distance(left[at], right[at]));
@@ -220,6 +294,7 @@ impl Running {
                 tally.one(a, apart, u64::from(distance));
             }
         }
+        self.most = near::Most::below(self.max_rel, self.most);
     }
 
     /// The figures, and the sum of the quotients (where they were counted).
@@ -228,7 +303,7 @@ impl Running {
             different: self.different,
             non_finite: self.non_finite,
             finite: self.different - self.non_finite,
-            max_abs: self.max_abs.iter().copied().fold(0.0, f64::max),
+            max_abs: self.max_abs,
             max_rel: self.max_rel,
             max_ulp: u64::from(self.max_ulp),
             square_diff: self.square_diff.iter().sum(),
@@ -260,50 +335,6 @@ fn widened<S: Stored<N>, const N: usize>(from: &[[u8; N]; TILE], to: &mut [f32; 
 fn largest_ratio(so_far: f64, left: &[f32; TILE], apart: &[f64; TILE]) -> f64 {
     let known = left.iter().zip(apart).filter(|(left, _)| left.abs() > 0.0);
     known.fold(so_far, |most, (left, apart)| most.max(apart / f64::from(*left).abs()))
-}
-
-/// How many values of a tile are not 0.
-#[inline(always)]
-fn nonzero(values: &[f32; TILE]) -> u64 {
-    let mut count = 0;
-    for value in values {
-        count += u32::from(value.to_bits() & 0x7fff_ffff != 0);
-    }
-    u64::from(count)
-}
-
-/// Counts a tile of finite values, the largest distance being `most`.
-#[inline(always)]
-fn count<S: Stored<N>, const N: usize>(
-    scratch: &Scratch<S::Distance>,
-    most: u32,
-    real: usize,
-    tally: &mut Tally,
-) {
-    tally.relative += nonzero(&scratch.left);
-    // Of each class: those above the one before it without those above itself.
-    let (mut above, mut limit) = (real as u64, 0_u32);
-    for slot in &mut tally.classes {
-        let further = if limit < most { S::above(&scratch.distances, limit).into() } else { 0 };
-        *slot += above - further;
-        if further == 0 {
-            break;
-        }
-        above = further;
-        limit = if limit == 0 { 1 } else { limit.saturating_mul(2) };
-    }
-    if let Some((rtol, atol)) = tally.bound {
-        let mut beyond = 0_u64;
-        for at in 0..TILE {
-            let allowed = atol + rtol * f64::from(scratch.left[at]).abs();
-            beyond += u64::from(scratch.apart[at] > allowed);
-        }
-        tally.beyond += beyond;
-    }
-    tally.histogram.tile(&scratch.apart);
-    if real < TILE {
-        tally.histogram.unpad((TILE - real) as u64);
-    }
 }
 
 /// Of values that both sides share: the sum of the squares of the finite ones, how many these are, and how many of them are not 0.
