@@ -151,6 +151,7 @@ fn assemble(
         noun: noun(ctx),
         rows_known: ctx.rows.known,
         lacking: ctx.available.lacking(),
+        prompt_flips: walk.first_prompt_flip.map(|first| (walk.prompt_flips, first)),
         tokens_compared: if left.taught || right.taught { 0 } else { walk.tokens_compared },
         unfinished,
         noise: ctx.noise,

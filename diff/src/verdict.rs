@@ -31,6 +31,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) rows_known: bool,
     /// Parts that a side lacks, as the end of a sentence.
     pub(crate) lacking: String,
+    /// Prompt rows that choose no token and have another argmax: how many, and the first.
+    pub(crate) prompt_flips: Option<(u64, u32)>,
     /// Rows whose chosen tokens were compared.
     pub(crate) tokens_compared: u64,
     /// Why rows are missing though nothing differs: a side is incomplete.
@@ -193,8 +195,12 @@ fn differing(facts: &Facts<'_>) -> (Verdict, String) {
         .logit
         .as_ref()
         .map_or_else(String::new, |split| format!(" from row {} on", split.position));
+    let flips = facts.prompt_flips.map(|(rows, first)| {
+        format!("argmax differs at {rows} prompt rows, first {first}, which choose no token")
+    });
+    let behind = flips.as_ref().map_or_else(String::new, |flips| format!("; {flips}"));
     if let Some(noise) = facts.noise {
-        let text = format!("{} differ{at} ({size}); {}", facts.noun, noise.summary);
+        let text = format!("{} differ{at} ({size}); {}{behind}", facts.noun, noise.summary);
         return match &noise.verdict {
             Verdict::WithinNoise | Verdict::Identical | Verdict::Tie => {
                 (Verdict::WithinNoise, text)
@@ -207,15 +213,19 @@ fn differing(facts: &Facts<'_>) -> (Verdict, String) {
         let within = facts.relative_l2.is_some_and(|relative| relative <= tolerance.relative_l2);
         let words = if within { "within" } else { "beyond" };
         let text = format!(
-            "{} differ{at} ({size}), {words} the fixed tolerance {:.1e}: {}",
+            "{} differ{at} ({size}), {words} the fixed tolerance {:.1e}: {}{behind}",
             facts.noun, tolerance.relative_l2, tolerance.reason
         );
         return (if within { Verdict::WithinNoise } else { Verdict::Diverged }, text);
     }
+    let choices = flips.map_or_else(
+        || "argmax and tokens agree".to_owned(),
+        |flips| format!("{flips}; chosen tokens agree"),
+    );
     (
         Verdict::Diverged,
         format!(
-            "{} differ{at} ({size}); argmax and tokens agree; without a control noise is not judged",
+            "{} differ{at} ({size}); {choices}; without a control noise is not judged",
             facts.noun
         ),
     )

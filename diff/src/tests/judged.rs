@@ -166,6 +166,9 @@ fn argmax_at_prompt_rows_chooses_nothing_and_is_a_remark() {
     assert!(one.splits.argmax.is_none());
     assert_eq!(one.splits.logit.as_ref().unwrap().position, 3);
     assert!(one.remarks.iter().any(|remark| remark.contains("1 prompt rows, first at position 3")));
+    let says =
+        "argmax differs at 1 prompt rows, first 3, which choose no token; chosen tokens agree";
+    assert!(one.summary.contains(says), "{}", one.summary);
 }
 
 fn shifted(by: impl Fn(usize) -> f32) -> Trace {
