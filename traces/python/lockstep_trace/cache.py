@@ -5,6 +5,20 @@ from __future__ import annotations
 from .errors import RecordError
 
 
+#: What transformers calls a cache: the newer name first, since the older one then only warns.
+NAMES = ("cache", "past_key_values")
+
+
+def fed(arguments: dict):
+    """The cache among the arguments of a forward pass."""
+    return next((arguments[name] for name in NAMES if arguments.get(name) is not None), None)
+
+
+def returned(output):
+    """The cache of a model's output."""
+    return next((held for held in (getattr(output, name, None) for name in NAMES) if held is not None), None)
+
+
 def length(cache) -> int:
     """Rows that the cache says it holds, padding included; read at once, since a static cache counts in place."""
     if cache is None:

@@ -154,7 +154,7 @@ class Recorder:
         ids = given.get("input_ids")
         if ids is None:
             raise RecordError("a forward pass without input_ids: fed embeddings have no token ids and are not recorded")
-        cache = given.get("past_key_values")
+        cache = caches_of.fed(given)
         rows = caches_of.length(cache)
         mask = given.get("attention_mask")
         first = rows == 0
@@ -185,8 +185,8 @@ class Recorder:
         if logits is None:
             raise RecordError("the model's output has no logits; record a model with a language-model head")
         given = self._signature.bind_partial(*args, **kwargs).arguments
-        cache = getattr(output, "past_key_values", None)
-        cache = cache if cache is not None else given.get("past_key_values")
+        cache = caches_of.returned(output)
+        cache = cache if cache is not None else caches_of.fed(given)
         width = done.ids.shape[1]
         done.rows_after = caches_of.length(cache) if cache is not None else done.rows + width
         self._cache = cache

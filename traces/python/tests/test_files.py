@@ -7,7 +7,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from lockstep_trace import RecordError, TraceWriter
+from types import SimpleNamespace
+
+from lockstep_trace import RecordError, TraceWriter, cache
 from lockstep_trace.files import f32, f64, folder_of
 
 
@@ -19,6 +21,14 @@ class FilesTest(unittest.TestCase):
             self.assertEqual(again, bits)
         self.assertEqual([f32(math.nan), f32(math.inf), f64(-math.inf)], ["NaN", "Infinity", "-Infinity"])
         self.assertEqual(json.loads(json.dumps(f64(12.101924572510162))), 12.101924572510162)
+
+    def test_a_cache_is_found_under_the_newer_and_the_older_name(self):
+        for name in ("cache", "past_key_values"):
+            self.assertEqual(cache.fed({name: "held", "input_ids": "ids"}), "held")
+            self.assertEqual(cache.returned(SimpleNamespace(**{name: "held"})), "held")
+        self.assertEqual(cache.fed({"cache": None, "past_key_values": "held"}), "held")
+        self.assertIsNone(cache.fed({"input_ids": "ids"}))
+        self.assertIsNone(cache.returned(SimpleNamespace(logits=1)))
 
     def test_folders_are_named_as_in_a_run(self):
         for sample, folder in (("a b", "a%20b"), (".x", "%2Ex"), ("a.b_c-1", "a.b_c-1"), ("é", "%C3%A9"), ("", "%")):
