@@ -28,13 +28,26 @@ pub(crate) fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
+/// A text as one line that moves no cursor: line ends are blanks, other control characters (a foreign file's names may hold any) are
+/// escaped.
+fn one_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => out.push(' '),
+            control if control.is_control() => out.extend(control.escape_default()),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
 /// An error as one line; with `verbose` the chain of causes below it.
 pub(crate) fn error(error: &anyhow::Error, verbose: bool) {
-    let one_line = |text: String| text.replace('\n', " ");
-    note(&format!("lockstep: {}", one_line(error.to_string())));
+    note(&format!("lockstep: {}", one_line(&error.to_string())));
     if verbose {
         for cause in error.chain().skip(1) {
-            note(&format!("  caused by: {}", one_line(cause.to_string())));
+            note(&format!("  caused by: {}", one_line(&cause.to_string())));
         }
     }
 }
@@ -103,5 +116,18 @@ impl Drop for Progress {
         if self.dirty {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn an_error_is_one_line_whatever_names_it_quotes() {
+        assert_eq!(
+            one_line("key `a\x1b[2J\r` of\nfile \u{e9}"),
+            "key `a\\u{1b}[2J\\r` of file \u{e9}"
+        );
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! They are here, and not in the test kit, since the kit may depend on nothing above `traces`; the fuzz binary takes this file in by path.
 
+#[path = "checks.rs"]
+mod checks;
+
 use std::path::Path;
 
 use lockstep_diff::answers::{
@@ -30,7 +33,7 @@ const ABOVE: &[Target] = &[
 
 /// Every target.
 pub(crate) fn targets() -> impl Iterator<Item = &'static Target> {
-    TRACES.iter().chain(ABOVE)
+    TRACES.iter().chain(ABOVE).chain(checks::CHECKS)
 }
 
 /// Elements of two sets that are compared: a tensor may stand for more of them than its bytes hold.

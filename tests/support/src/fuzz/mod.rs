@@ -6,6 +6,7 @@
 //! `tests/fuzz/above`.
 
 mod documents;
+mod imports;
 pub mod mutate;
 pub mod place;
 mod runs;
@@ -66,6 +67,18 @@ pub const TARGETS: &[Target] = &[
     Target { name: "run_behind_sums", body: runs::run_behind_sums, seeds: seeds::run },
     Target { name: "responses", body: runs::responses, seeds: seeds::responses },
     Target { name: "response_rows", body: runs::response_rows, seeds: seeds::response_rows },
+    Target { name: "exports", body: imports::exports, seeds: seeds::exports },
+    Target { name: "llama_kld", body: imports::llama_kld, seeds: seeds::llama_kld },
+    Target { name: "llama_results", body: imports::llama_results, seeds: seeds::llama_results },
+    Target { name: "llama_debug", body: imports::llama_debug, seeds: seeds::llama_debug },
+    Target { name: "parquet", body: imports::parquet, seeds: seeds::parquet },
+    Target { name: "recording", body: imports::recording, seeds: seeds::recording },
+    Target { name: "forms", body: imports::forms, seeds: seeds::forms },
+    Target { name: "token_texts", body: imports::token_texts, seeds: seeds::token_texts },
+    Target { name: "logprob_import", body: imports::logprob_import, seeds: seeds::logprob_import },
+    Target { name: "lm_eval_import", body: imports::lm_eval_import, seeds: seeds::lm_eval_import },
+    Target { name: "trtmc_import", body: imports::trtmc_import, seeds: seeds::trtmc_import },
+    Target { name: "tensor_import", body: imports::tensor_import, seeds: seeds::tensor_import },
 ];
 
 /// Equal, or equal in every digit where a NaN stands, which is equal to nothing.

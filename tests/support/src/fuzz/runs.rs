@@ -83,7 +83,7 @@ pub(super) fn run_behind_sums(data: &[u8]) {
     every_row(home.path());
 }
 
-fn every_row(dir: &Path) {
+pub(super) fn every_row(dir: &Path) {
     let Ok(run) = RunReader::open(dir) else { return };
     let _ = (run.samples(), run.events(None), run.events(Some("a")), run.dumps());
     let all = run.steps(&StepQuery::default());

@@ -1,12 +1,17 @@
 //! Small whole inputs, made from `tests/data` and by the writers: a fuzzer starts from them, the smoke test bends them.
 
 mod binary;
+mod foreign;
 mod runs;
 mod text;
 
 pub(super) use binary::{
     gguf, npy, pickle, safetensors, stats_dense, stats_torch, tensor_folder, tensor_json,
     tensor_raw, zip, zip_entries,
+};
+pub(super) use foreign::{
+    exports, forms, llama_debug, llama_kld, llama_results, lm_eval_import, logprob_import, parquet,
+    recording, tensor_import, token_texts, trtmc_import,
 };
 pub(super) use runs::{
     RESPONSE_KEYS, dump, keep_dump, keep_dump_tree, manifest, response_bodies, response_rows,

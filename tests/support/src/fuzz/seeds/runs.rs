@@ -24,7 +24,7 @@ fn a_manifest() -> Manifest {
     manifest
 }
 
-fn step(sample_id: &str, position: u32) -> StepRow {
+pub(super) fn step(sample_id: &str, position: u32) -> StepRow {
     let odd = position % 2 == 1;
     StepRow {
         sample_id: sample_id.to_owned(),
