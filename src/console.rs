@@ -42,9 +42,21 @@ fn one_line(text: &str) -> String {
     out
 }
 
+/// An error with what the system said, where its own words do not hold that.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).filter(|cause| cause.is::<std::io::Error>()) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    one_line(&text)
+}
+
 /// An error as one line; with `verbose` the chain of causes below it.
 pub(crate) fn error(error: &anyhow::Error, verbose: bool) {
-    note(&format!("lockstep: {}", one_line(&error.to_string())));
+    note(&format!("lockstep: {}", told(error)));
     if verbose {
         for cause in error.chain().skip(1) {
             note(&format!("  caused by: {}", one_line(&cause.to_string())));
@@ -121,7 +133,18 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
-    use super::one_line;
+    use anyhow::Context as _;
+
+    use super::{one_line, told};
+
+    #[test]
+    fn a_path_that_cannot_be_read_comes_with_the_reason() {
+        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let bare = Err::<(), _>(missing()).context("nope.jsonl").unwrap_err();
+        assert_eq!(told(&bare), format!("nope.jsonl: {}", missing()));
+        let said = Err::<(), _>(missing()).context(format!("a: {}", missing())).unwrap_err();
+        assert_eq!(told(&said), format!("a: {}", missing()));
+    }
 
     #[test]
     fn an_error_is_one_line_whatever_names_it_quotes() {

@@ -34,9 +34,10 @@ impl Walk {
                     remarks.push(format!(
                         "positions {a} to {b} are on the {here} only, before the first common row; compared from there on"
                     ));
-                    // A trace may leave the prompt out; rows of another number are missing.
+                    // A trace may leave the prompt out, or all of it but the row that chose the first token; rows of another number are
+                    // missing.
                     let prompt = left.prompt_len().or(right.prompt_len());
-                    if prompt.is_some_and(|prompt| b + 1 != prompt) {
+                    if prompt.is_some_and(|prompt| b + 1 != prompt && b + 2 != prompt) {
                         unfinished = Some(format!(
                             "the {there} has no row at positions {a} to {b}, which are not the prompt; the {} common rows agree",
                             paired.pairs.len()

@@ -49,7 +49,8 @@ impl Trace {
                 names: BTreeMap::new(),
             });
         }
-        let loaded = lockstep_traces::load(path)?;
+        let loaded = lockstep_traces::load(path)
+            .map_err(|error| super::import::elsewhere(path).unwrap_or_else(|| error.into()))?;
         let (samples, identity) = if is_run(path) {
             (RunReader::open(path)?.samples()?, Some(sha256_file(path.join("manifest.json"))?))
         } else {

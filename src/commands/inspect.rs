@@ -15,7 +15,7 @@ use lockstep_traces::{Choice, Loaded, SourceLimits, Status as RunStatus, StepRow
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{Format, ImportKind, InspectArgs};
+use crate::cli::{Format, InspectArgs};
 use crate::console;
 use crate::exit::{Status, usage};
 
@@ -80,28 +80,13 @@ pub(crate) fn execute(args: &InspectArgs, format: Format) -> anyhow::Result<Stat
 fn trace(args: &InspectArgs, format: Format) -> anyhow::Result<Status> {
     let loaded = match lockstep_traces::load(&args.run) {
         Ok(loaded) => loaded,
-        Err(error) => return Err(elsewhere(&args.run).unwrap_or_else(|| error.into())),
+        Err(error) => {
+            return Err(super::import::elsewhere(&args.run).unwrap_or_else(|| error.into()));
+        }
     };
     let summary = summarise(args, &loaded)?;
     console::answer(format, &text(&summary), &summary)?;
     Ok(Status::Parity)
-}
-
-/// Kinds that are loaded as they are.
-const TRACES: [ImportKind; 3] =
-    [ImportKind::TrtmcTrace, ImportKind::ParquetTrace, ImportKind::LockstepTrace];
-
-/// Where a file that is no trace is read; `None` where nothing knows it.
-fn elsewhere(path: &Path) -> Option<anyhow::Error> {
-    if is_run(path) {
-        return None;
-    }
-    let kind = super::import::kind(path).filter(|kind| !TRACES.contains(kind))?;
-    Some(usage(format!(
-        "{path}: no trace but {kind}: `lockstep import {kind} {path} --out RUN` makes a run of it, which can be inspected",
-        path = path.display(),
-        kind = super::import::name(kind),
-    )))
 }
 
 fn has_extension(path: &Path, wanted: &str) -> bool {

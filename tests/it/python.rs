@@ -93,7 +93,7 @@ fn the_client_and_the_writer_need_nothing_but_the_standard_library() {
         Err(why) => return eprintln!("skipped: {why}"),
     };
     let out = unit_tests(&program, &package(), &["test_client", "test_files"]);
-    assert!(out.contains("Ran 11 tests"), "{out}");
+    assert!(out.contains("Ran 12 tests"), "{out}");
     let (source, target) = (scratch.file("source"), scratch.file("target"));
     copy(&package(), &source);
     let mut install = python(&program);

@@ -23,15 +23,24 @@ fn one_variable(pair: &Pair<'_, '_>) -> Vec<Note> {
         return vec![note];
     }
     let report = settings::compare(pair.left, pair.right);
-    let changed = settings::variables(&report, pair.lineage());
+    let (changed, unstated): (Vec<_>, Vec<_>) = settings::variables(&report, pair.lineage())
+        .into_iter()
+        .partition(settings::Variable::stated);
+    let beside = match unstated.len() {
+        0 => String::new(),
+        n => format!("; {n} are stated by one side only, and may have been changed as well"),
+    };
     match changed.as_slice() {
-        [] => vec![Note::pass(format!("nothing was changed; {} settings are equal", report.equal))],
-        [one] => vec![Note::pass(format!("one thing was changed, {}", one.words()))],
+        [] => vec![Note::pass(format!(
+            "nothing that both sides state was changed; {} settings are equal{beside}",
+            report.equal
+        ))],
+        [one] => vec![Note::pass(format!("one thing was changed, {}{beside}", one.words()))],
         many => {
             let words: Vec<String> = many.iter().map(settings::Variable::words).collect();
             vec![
                 Note::flag(format!(
-                    "{} things were changed at once: {}",
+                    "{} things were changed at once: {}{beside}",
                     many.len(),
                     words.join("; ")
                 ))
@@ -69,7 +78,12 @@ fn one_variable_controls() -> Vec<Control> {
         Control::clean(
             "a rerun",
             Evidence::pair(run(true, 256), run(true, 256)),
-            "nothing was changed",
+            "nothing that both sides state was changed",
+        ),
+        Control::clean(
+            "a source that states less",
+            Evidence::pair(run(true, 256).with("device.kernels", "own", "flag"), run(true, 256)),
+            "1 are stated by one side only",
         ),
     ]
 }

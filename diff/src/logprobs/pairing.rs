@@ -71,7 +71,10 @@ pub(super) fn pair<'a>(
         .entries
         .iter()
         .zip(&right.entries)
-        .take_while(|(l, r)| list || same_token(&l.token, &r.token))
+        .take_while(|(l, r)| {
+            // The first token of a prompt may be named by neither side, or by one: nothing says that it differs.
+            list || same_token(&l.token, &r.token) || l.token.is_nothing() || r.token.is_nothing()
+        })
         .count();
     let longest = left.entries.len().max(right.entries.len());
     let differs = head < longest;

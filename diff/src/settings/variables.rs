@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::{Group, SettingsReport};
 use crate::report::InputDifference;
 
+/// A value that is not recorded.
+const ABSENT: &str = "-";
+
 /// One thing that was changed: a key, or a group of keys that follow from one choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
@@ -17,6 +20,12 @@ pub struct Variable {
 }
 
 impl Variable {
+    /// Do both sides state a value? What one side does not record is no change that can be seen.
+    #[must_use]
+    pub fn stated(&self) -> bool {
+        self.values.0 != ABSENT && self.values.1 != ABSENT
+    }
+
     /// `policy.kv_budget: 256 against 128`.
     #[must_use]
     pub fn words(&self) -> String {
@@ -65,7 +74,7 @@ fn of_implementation(group: Group, one: &InputDifference) -> bool {
 
 fn text(value: &Option<serde_json::Value>) -> String {
     match value {
-        None => "-".to_owned(),
+        None => ABSENT.to_owned(),
         Some(serde_json::Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     }

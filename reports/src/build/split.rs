@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use lockstep_diff::report::{RowView, Split, SplitClass, SplitKind};
-use lockstep_traces::Phase;
 use lockstep_traces::store::StepColumns;
+use lockstep_traces::{Phase, UNKNOWN_TOKEN};
 
 use super::TokenText;
 use crate::model::{Candidate, SplitSide, SplitView, Token, TokenCell, TokenStrip};
@@ -82,7 +82,12 @@ struct Fed {
     compaction: Option<u32>,
 }
 
+/// The rows of a sample; a side with one sample has it under its own id, which the other side need not share.
 fn fed(steps: &StepColumns, sample_id: &str, low: u32, high: u32) -> BTreeMap<u32, Fed> {
+    let sample_id = match steps.sample_ids.as_slice() {
+        [lone] => lone,
+        _ => sample_id,
+    };
     (0..steps.len)
         .filter(|index| steps.sample_id(*index) == Some(sample_id))
         .filter_map(|index| {
@@ -113,6 +118,9 @@ pub fn strip(
     let mut positions: Vec<u32> = left.keys().chain(right.keys()).copied().collect();
     positions.sort_unstable();
     positions.dedup();
+    // A position at which no side knows its token says nothing.
+    let known = |fed: Option<&Fed>| fed.is_some_and(|fed| fed.id != UNKNOWN_TOKEN);
+    positions.retain(|at| known(left.get(at)) || known(right.get(at)));
     let token = |fed: Option<&Fed>| fed.map(|fed| Token::new(fed.id, &text(fed.id)));
     let cells: Vec<TokenCell> = positions
         .into_iter()
@@ -146,32 +154,19 @@ mod tests {
 
     fn row(position: u32, token_id: u32) -> StepRow {
         StepRow {
-            sample_id: "s".into(),
-            position,
             phase: if position < 2 { Phase::Prompt } else { Phase::Decode },
-            token_id,
-            next_token: None,
-            rows_before: position,
-            rows_after: position + 1,
-            rows_bucketed: None,
             compaction: (position == 3).then_some(1),
-            rope_index: None,
-            argmax: 0,
-            top_ids: Vec::new(),
-            top_logits: Vec::new(),
-            logsumexp: None,
-            top2_margin: None,
-            finite: true,
-            logits_hash: None,
-            rng_offset: None,
-            uniform: None,
+            ..StepRow::bare("s", position, token_id)
         }
     }
 
     #[test]
     fn the_strip_marks_where_the_first_other_token_is_fed() {
         let left: Vec<StepRow> = (0..6).map(|p| row(p, p + 10)).collect();
-        let right: Vec<StepRow> = (0..5).map(|p| row(p, if p < 4 { p + 10 } else { 99 })).collect();
+        let mut right: Vec<StepRow> =
+            (0..5).map(|p| row(p, if p < 4 { p + 10 } else { 99 })).collect();
+        // The other side's only sample has an id of its own.
+        right.iter_mut().for_each(|row| row.sample_id = "cmpl-7".into());
         let (left, right) = (StepColumns::from_rows(&left), StepColumns::from_rows(&right));
         let text = |id: u32| vec![u8::try_from(id).unwrap_or(b'?')];
         let strip = strip("s", (&left, &right), Labels { left: "a", right: "b" }, (3, 2), &text);

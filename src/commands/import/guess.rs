@@ -67,13 +67,13 @@ const KNOWN: &[(ImportKind, Recogniser)] = &[
 ];
 
 /// The layout of `path`, where one is recognised.
-pub(in crate::commands) fn guess(path: &Path) -> Option<ImportKind> {
+pub(super) fn guess(path: &Path) -> Option<ImportKind> {
     let (artifact, logprobs, tensors) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
     let seen = Seen { path, artifact, logprobs, tensors };
     KNOWN.iter().find(|(_, recognises)| recognises(&seen)).map(|(kind, _)| *kind)
 }
 
 /// Its name on the command line.
-pub(in crate::commands) fn name(kind: ImportKind) -> String {
+pub(super) fn name(kind: ImportKind) -> String {
     kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

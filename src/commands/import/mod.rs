@@ -12,10 +12,9 @@ use lockstep_traces::llamacpp;
 use lockstep_traces::lm_eval;
 use lockstep_traces::logprobs::LogprobKind;
 use lockstep_traces::recorded;
+use lockstep_traces::store::is_run;
 use lockstep_traces::trtmc::{self, DumpImport};
 use serde_json::json;
-
-pub(super) use guess::{guess as kind, name};
 
 use super::inputs::{self, wide};
 use crate::cli::{Format, ImportArgs, ImportKind};
@@ -49,6 +48,23 @@ pub(crate) fn execute(args: &ImportArgs, format: Format) -> anyhow::Result<Statu
         &json!({"run": args.out.display().to_string(), "kind": name, "remarks": remarks}),
     )?;
     Ok(Status::Parity)
+}
+
+/// Kinds that are loaded as they are.
+const TRACES: [ImportKind; 3] =
+    [ImportKind::TrtmcTrace, ImportKind::ParquetTrace, ImportKind::LockstepTrace];
+
+/// Where a file that is no trace is read; `None` where nothing knows it.
+pub(super) fn elsewhere(path: &Path) -> Option<anyhow::Error> {
+    if is_run(path) {
+        return None;
+    }
+    let kind = guess::guess(path).filter(|kind| !TRACES.contains(kind))?;
+    Some(usage(format!(
+        "{path}: no trace but {kind}: `lockstep import {kind} {path} --out RUN` makes a run of it, which is read here",
+        path = path.display(),
+        kind = guess::name(kind),
+    )))
 }
 
 /// Reads `path` as `kind` into the run folder; what was read around comes back, one line each.

@@ -148,6 +148,14 @@ pub struct TokenName {
     pub bytes: Option<Vec<u8>>,
 }
 
+impl TokenName {
+    /// Does the file not name the token at all? So it is with the first token of a prompt whose ids are not beside it.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        self.id.is_none() && self.text.is_none() && self.bytes.is_none()
+    }
+}
+
 /// A token that could have stood here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
@@ -264,7 +272,10 @@ impl LogprobFile {
         let all = || self.sequences.iter().flat_map(|sequence| &sequence.entries);
         let mut lines = Vec::new();
         if self.source != Source::Lists {
-            if all().any(|entry| entry.token.id.is_none()) {
+            if all().any(|entry| entry.token.is_nothing()) {
+                lines.push("a token is not named at all: it is held against nothing".to_owned());
+            }
+            if all().any(|entry| entry.token.id.is_none() && !entry.token.is_nothing()) {
                 lines.push(
                     "token ids are missing: two ids of equal text cannot be told apart".to_owned(),
                 );

@@ -35,10 +35,10 @@ impl<'a> Names<'a> {
 
     /// Settles the origin of the ids by the first entries: the source's own only where every token has one.
     pub(super) fn settle(&mut self, entries: &[Entry]) {
-        if self.origin.is_some() || entries.is_empty() {
+        if self.origin.is_some() || entries.iter().all(|entry| entry.token.is_nothing()) {
             return;
         }
-        let named = |token: &TokenName| token.id.is_some();
+        let named = |token: &TokenName| token.id.is_some() || token.is_nothing();
         let given = entries.iter().all(|entry| {
             named(&entry.token) && entry.candidates.iter().all(|other| named(&other.token))
         });
